@@ -1,0 +1,145 @@
+# pdflash - build, test and run. `make help` lists the targets.
+# Objects live in build/$(VARIANT)/, so builds of different kinds never share one.
+
+VARIANT   ?= release
+CC        ?= cc
+MPICC     ?= mpicc
+NP        ?= 16
+BOOTSTRAP ?= 1
+CUDA      ?= 0
+PREFIX    ?= /usr/local
+B         := build/$(VARIANT)
+
+# ---- flags ---------------------------------------------------------------
+PKGS      := hdf5 jansson libpcre2-8 libxxhash
+PKGCFG    := pkg-config
+WARN      := -Wall -Wextra -Werror -Wpointer-arith -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes
+OPT       ?= -O2 -g
+SAN       ?=
+# -ffp-contract=off: a sum is what the source says, on every compiler (kernels that fuse say so with intrinsics)
+CFLAGS_   = -std=c11 -D_GNU_SOURCE $(OPT) $(WARN) -ffp-contract=off -fno-math-errno $(SAN) -Isrc -Ibuild \
+            $(shell $(PKGCFG) --cflags $(PKGS) 2>/dev/null) $(CFLAGS)
+LDLIBS_   = $(shell $(PKGCFG) --libs $(PKGS) 2>/dev/null) -lm $(LDLIBS)
+CHECK_CF  = $(shell $(PKGCFG) --cflags check 2>/dev/null)
+CHECK_LD  = $(shell $(PKGCFG) --libs check 2>/dev/null)
+
+# mpicc wraps whatever compiler CC names
+export OMPI_CC := $(CC)
+
+# ---- sources -------------------------------------------------------------
+SRCS      := $(sort $(wildcard src/*/*.c src/ops/cpu/*.c))
+MAIN      := src/main.c
+ifeq ($(CUDA),1)
+include cuda/cuda.mk
+else
+CUDA_OBJS :=
+endif
+OBJS      := $(SRCS:%.c=$(B)/%.o) $(CUDA_OBJS)
+LIB       := $(B)/libpdflash.a
+BIN       := $(B)/pdflash
+TSRCS     := $(sort $(wildcard tests/t_*.c))
+TSUITE    := $(B)/tests/suite.o
+TESTS     := $(TSRCS:tests/%.c=$(B)/tests/%)
+MTSRCS    := $(sort $(wildcard tests/mpi_*.c))
+MTESTS    := $(MTSRCS:tests/%.c=$(B)/tests/%)
+
+.PHONY: all help run test test-unit test-mpi test-e2e asan ubsan valgrind lint format install clean bootstrap man
+.DEFAULT_GOAL := all
+
+## all: build pdflash
+all: bootstrap
+	@$(MAKE) --no-print-directory BOOTSTRAP=0 $(BIN)
+
+## help: list targets
+help:
+	@sed -n 's/^## //p' Makefile
+
+## bootstrap: install missing packages (BOOTSTRAP=0 skips)
+bootstrap:
+	@if [ "$(BOOTSTRAP)" != 0 ]; then tools/bootstrap; fi
+
+## run: the main job on the CPU: 64 GSM8K train questions, prefill pp=8, decode tp=8, 16 ranks
+run: bootstrap
+	@$(MAKE) --no-print-directory BOOTSTRAP=0 $(BIN)
+	@PDFLASH=$(BIN) tools/run-gsm8k
+
+## test: build, then every test (unit, MPI, end to end)
+test: bootstrap
+	@$(MAKE) --no-print-directory BOOTSTRAP=0 $(BIN) build-tests
+	@B=$(B) tests/run.sh all
+
+## test-unit: serial tests only
+test-unit: $(TESTS)
+	@B=$(B) tests/run.sh unit
+
+## test-mpi: tests of modules that communicate
+test-mpi: $(MTESTS)
+	@B=$(B) tests/run.sh mpi
+
+## test-e2e: the program as a user runs it
+test-e2e: $(BIN)
+	@B=$(B) tests/run.sh e2e
+
+.PHONY: build-tests
+build-tests: $(TESTS) $(MTESTS)
+
+## asan: whole suite under AddressSanitizer and UndefinedBehaviorSanitizer
+asan ubsan:
+	@$(MAKE) --no-print-directory BOOTSTRAP=0 VARIANT=asan OPT="-O1 -g -fno-omit-frame-pointer" \
+	    SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined" build/asan/pdflash build-tests
+	@B=build/asan SANITIZE=1 tests/run.sh all
+
+## valgrind: serial tests under memcheck, scalar kernels
+valgrind: $(TESTS)
+	@B=$(B) tests/run.sh valgrind
+
+## lint: include ladder, file sizes, man page
+lint:
+	@tools/lint
+
+## format: clang-format the tree
+format:
+	clang-format -i $(SRCS) $(MAIN) $(wildcard src/*/*.h src/ops/cpu/*.h tests/*.c tests/*.h)
+
+## install: copy the program and its man page under DESTDIR/PREFIX
+install: $(BIN)
+	install -D -m 755 $(BIN) $(DESTDIR)$(PREFIX)/bin/pdflash
+
+## clean: remove build output
+clean:
+	rm -rf build
+
+# ---- rules ---------------------------------------------------------------
+# The build id names commit and tree state; ranks with different ids refuse to run together.
+build/build_id.h: FORCE
+	@mkdir -p build
+	@id=$$(git describe --always --dirty --abbrev=12 2>/dev/null || echo nogit); \
+	 printf '#define PDFLASH_GIT "%s"\n' "$$id" > $@.new; \
+	 cmp -s $@.new $@ && rm -f $@.new || mv $@.new $@
+FORCE:
+
+$(B)/src/pd/%.o: src/pd/%.c build/build_id.h Makefile
+	@mkdir -p $(@D)
+	$(MPICC) $(CFLAGS_) -MMD -MP -c $< -o $@
+$(B)/src/cmd/%.o: src/cmd/%.c build/build_id.h Makefile
+	@mkdir -p $(@D)
+	$(MPICC) $(CFLAGS_) -MMD -MP -c $< -o $@
+$(B)/src/main.o: src/main.c build/build_id.h Makefile
+	@mkdir -p $(@D)
+	$(MPICC) $(CFLAGS_) -MMD -MP -c $< -o $@
+$(B)/src/%.o: src/%.c Makefile | build/build_id.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_) -MMD -MP -c $< -o $@
+$(LIB): $(OBJS)
+	@rm -f $@
+	ar rcs $@ $^
+$(BIN): $(B)/src/main.o $(LIB)
+	$(MPICC) $(SAN) -o $@ $< $(LIB) $(LDLIBS_)
+$(B)/tests/%.o: tests/%.c Makefile
+	@mkdir -p $(@D)
+	$(MPICC) $(CFLAGS_) $(CHECK_CF) -Itests -MMD -MP -c $< -o $@
+$(B)/tests/%: $(B)/tests/%.o $(TSUITE) $(LIB)
+	$(MPICC) $(SAN) -o $@ $< $(TSUITE) $(LIB) $(CHECK_LD) $(LDLIBS_)
+.PRECIOUS: $(B)/tests/%.o
+
+-include $(OBJS:.o=.d) $(B)/src/main.d $(TSRCS:tests/%.c=$(B)/tests/%.d) $(MTSRCS:tests/%.c=$(B)/tests/%.d) $(B)/tests/suite.d

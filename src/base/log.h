@@ -1,0 +1,25 @@
+/* log - lines for a person who reads one file from many ranks: "[role.rank] level message" on stderr.
+ *
+ * Rank 0 of a role prints information and progress, the others only warnings and errors. Each line goes
+ * out in one write, so lines of different ranks do not mix. Local. */
+#ifndef PDFLASH_BASE_LOG_H
+#define PDFLASH_BASE_LOG_H
+
+enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
+
+/* log_init - set the name printed in brackets and the most talkative level that is printed.
+ * role is copied (at most 23 characters); rank < 0 leaves the number out. */
+void log_init(const char *role, int rank, enum log_level level);
+/* log_to - also copy every line to the file descriptor fd (-1: stop); used for --evidence. */
+void log_to(int fd);
+/* log_mute - nothing below level error reaches stderr while on is not 0 (tests of refusals). */
+void log_mute(int on);
+
+void log_line(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#define log_error(...) log_line(LOG_ERROR, __VA_ARGS__)
+#define log_warn(...)  log_line(LOG_WARN, __VA_ARGS__)
+#define log_info(...)  log_line(LOG_INFO, __VA_ARGS__)
+#define log_debug(...) log_line(LOG_DEBUG, __VA_ARGS__)
+
+#endif
