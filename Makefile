@@ -11,8 +11,8 @@ PREFIX    ?= /usr/local
 B         := build/$(VARIANT)
 
 # ---- flags ---------------------------------------------------------------
-PKGS      := hdf5 jansson libpcre2-8 libxxhash
 PKGCFG    := pkg-config
+PKGS       = $(shell $(PKGCFG) --exists hdf5 2>/dev/null && echo hdf5 || echo hdf5-serial) jansson libpcre2-8 libxxhash
 WARN      := -Wall -Wextra -Werror -Wpointer-arith -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes
 OPT       ?= -O2 -g
 SAN       ?=
@@ -110,6 +110,15 @@ clean:
 	rm -rf build
 
 # ---- rules ---------------------------------------------------------------
+# V=1 prints the commands
+ifeq ($(V),1)
+Q :=
+say :=
+else
+Q := @
+say = @echo "  $(1)";
+endif
+
 # The build id names commit and tree state; ranks with different ids refuse to run together.
 build/build_id.h: FORCE
 	@mkdir -p build
@@ -120,26 +129,34 @@ FORCE:
 
 $(B)/src/pd/%.o: src/pd/%.c build/build_id.h Makefile
 	@mkdir -p $(@D)
-	$(MPICC) $(CFLAGS_) -MMD -MP -c $< -o $@
+	$(call say,CC $<)
+	$(Q)$(MPICC) $(CFLAGS_) -MMD -MP -c $< -o $@
 $(B)/src/cmd/%.o: src/cmd/%.c build/build_id.h Makefile
 	@mkdir -p $(@D)
-	$(MPICC) $(CFLAGS_) -MMD -MP -c $< -o $@
+	$(call say,CC $<)
+	$(Q)$(MPICC) $(CFLAGS_) -MMD -MP -c $< -o $@
 $(B)/src/main.o: src/main.c build/build_id.h Makefile
 	@mkdir -p $(@D)
-	$(MPICC) $(CFLAGS_) -MMD -MP -c $< -o $@
+	$(call say,CC $<)
+	$(Q)$(MPICC) $(CFLAGS_) -MMD -MP -c $< -o $@
 $(B)/src/%.o: src/%.c Makefile | build/build_id.h
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_) -MMD -MP -c $< -o $@
+	$(call say,CC $<)
+	$(Q)$(CC) $(CFLAGS_) -MMD -MP -c $< -o $@
 $(LIB): $(OBJS)
 	@rm -f $@
-	ar rcs $@ $^
+	$(call say,AR $@)
+	$(Q)ar qcs $@ $^
 $(BIN): $(B)/src/main.o $(LIB)
-	$(MPICC) $(SAN) -o $@ $< $(LIB) $(LDLIBS_)
+	$(call say,LD $@)
+	$(Q)$(MPICC) $(SAN) -o $@ $< $(LIB) $(LDLIBS_)
 $(B)/tests/%.o: tests/%.c Makefile
 	@mkdir -p $(@D)
-	$(MPICC) $(CFLAGS_) $(CHECK_CF) -Itests -MMD -MP -c $< -o $@
+	$(call say,CC $<)
+	$(Q)$(MPICC) $(CFLAGS_) $(CHECK_CF) -Itests -MMD -MP -c $< -o $@
 $(B)/tests/%: $(B)/tests/%.o $(TSUITE) $(LIB)
-	$(MPICC) $(SAN) -o $@ $< $(TSUITE) $(LIB) $(CHECK_LD) $(LDLIBS_)
+	$(call say,LD $@)
+	$(Q)$(MPICC) $(SAN) -o $@ $< $(TSUITE) $(LIB) $(CHECK_LD) $(LDLIBS_)
 .PRECIOUS: $(B)/tests/%.o
 
 -include $(OBJS:.o=.d) $(B)/src/main.d $(TSRCS:tests/%.c=$(B)/tests/%.d) $(MTSRCS:tests/%.c=$(B)/tests/%.d) $(B)/tests/suite.d

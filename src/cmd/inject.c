@@ -1,0 +1,112 @@
+#include "cmd/inject.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+
+static enum status bad(const char *word)
+{
+    return ERR(ST_E_USAGE, "--inject %s: not understood; see `pdflash run --help`", word);
+}
+
+static int comp_of(const char *name, size_t n)
+{
+    for (int c = 0; c < COMP_N; c++)
+        if (strlen(comp_name[c]) == n && memcmp(comp_name[c], name, n) == 0) return c;
+    return -1;
+}
+
+/* "A@B" with numbers */
+static int pair(const char *text, int *a, int *b)
+{
+    char *end;
+    *a = (int)strtol(text, &end, 10);
+    if (end == text || *end != '@') return 0;
+    const char *second = end + 1;
+    *b = (int)strtol(second, &end, 10);
+    return end != second && *end == 0;
+}
+
+static enum status parse_word(const char *word, struct inject *i)
+{
+    if (strncmp(word, "prefill.", 8) == 0 || strncmp(word, "decode.", 7) == 0) return strchr(word, '=') ? ST_OK : bad(word);
+    if (strncmp(word, "kill:", 5) == 0) return pair(word + 5, &i->kill_rank, &i->kill_event) ? ST_OK : bad(word);
+    if (strncmp(word, "build:", 6) == 0) {
+        char *end;
+        i->build_rank = (int)strtol(word + 6, &end, 10);
+        return end != word + 6 && *end == 0 ? ST_OK : bad(word);
+    }
+    if (strncmp(word, "drop:", 5) == 0) {
+        const char *at = strchr(word, '@');
+        char *end;
+        if (!at) return bad(word);
+        i->drop_component = comp_of(word + 5, (size_t)(at - word - 5));
+        i->drop_rank = (int)strtol(at + 1, &end, 10);
+        return i->drop_component >= 0 && end != at + 1 && *end == 0 ? ST_OK : bad(word);
+    }
+    return bad(word);
+}
+
+enum status inject_parse(const struct opt_list *l, struct inject *i_p)
+{
+    *i_p = (struct inject){-1, -1, -1, -1, -1};
+    for (int i = 0; i < l->n; i++) {
+        TRY(parse_word(l->text[i], i_p));
+        log_warn("fault injection: %s", l->text[i]);
+    }
+    return ST_OK;
+}
+
+static enum status apply_taps(const char *value, struct draft_config *d)
+{
+    int n = 0;
+    for (const char *p = value; *p && n < CONFIG_MAX_TAPS;) {
+        char *end;
+        d->tap[n++] = (int)strtol(p, &end, 10);
+        if (end == p) return ERR(ST_E_USAGE, "--inject taps=%s: not a list of layers", value);
+        p = *end == ',' ? end + 1 : end;
+    }
+    d->n_taps = n;
+    return ST_OK;
+}
+
+static enum status apply_field(const char *word, const char *field, const char *value, struct setup *s, struct plan_options *p)
+{
+    size_t n = (size_t)(value - field) - 1;
+#define IS(name) (n == sizeof name - 1 && memcmp(field, name, n) == 0)
+    if (IS("page"))
+        p->page = atoi(value);
+    else if (IS("kv") || IS("draft-kv"))
+        *(IS("kv") ? &p->kv : &p->draft_kv) = strcmp(value, "fp32") == 0 ? KV_FP32 : KV_BF16;
+    else if (IS("order"))
+        p->order = strcmp(value, "token") == 0 ? PAGE_TOKEN_MAJOR : PAGE_HEAD_MAJOR;
+    else if (IS("draft-heads"))
+        s->d.kv_heads = atoi(value);
+    else if (IS("taps"))
+        TRY(apply_taps(value, &s->d));
+    else if (IS("window"))
+        s->d.window = atoi(value);
+    else if (IS("theta"))
+        s->d.rope_theta = atof(value);
+    else if (IS("mask"))
+        s->d.mask_id = atoi(value);
+    else if (IS("spec") && strcmp(value, "none") == 0)
+        s->dflash = 0;
+    else
+        return bad(word);
+#undef IS
+    return ST_OK;
+}
+
+enum status inject_apply(const struct opt_list *l, enum role role, struct setup *s, struct plan_options *p)
+{
+    const char *prefix = role == ROLE_PREFILL ? "prefill." : "decode.";
+    size_t n = strlen(prefix);
+    for (int i = 0; i < l->n; i++) {
+        const char *word = l->text[i];
+        if (strncmp(word, prefix, n) != 0) continue;
+        TRY(apply_field(word, word + n, strchr(word, '=') + 1, s, p));
+    }
+    return ST_OK;
+}

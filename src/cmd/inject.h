@@ -1,0 +1,26 @@
+/* inject - faults and mismatches for tests, from --inject. Off unless asked for; each one is logged.
+ *
+ *   prefill.FIELD=VALUE, decode.FIELD=VALUE   change what that group believes: page, kv, draft-kv, order, draft-heads,
+ *                                             taps (comma list), window, theta, mask, spec=none
+ *   kill:RANK@ORDER                           SIGKILL that world rank when it applies order number ORDER
+ *   drop:COMPONENT@RANK                       that prefill rank never writes the component's completion word
+ *   build:RANK                                that rank reports another build */
+#ifndef PDFLASH_CMD_INJECT_H
+#define PDFLASH_CMD_INJECT_H
+
+#include "cmd/setup.h"
+#include "pd/run.h"
+
+struct inject {
+    int kill_rank, kill_event;   /* -1: off */
+    int drop_component, drop_rank;
+    int build_rank;
+};
+
+/* inject_parse - check all words; ST_E_USAGE names the bad one. */
+enum status inject_parse(const struct opt_list *l, struct inject *i_p);
+/* inject_apply - change this rank's view if a prefill./decode. word concerns its group: s (configs, dflash) and p.
+ * ST_E_USAGE on an unknown field or value. */
+enum status inject_apply(const struct opt_list *l, enum role role, struct setup *s, struct plan_options *p);
+
+#endif

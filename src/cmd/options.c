@@ -1,0 +1,96 @@
+#include "cmd/options.h"
+
+#include <string.h>
+
+#define AT(field) offsetof(struct options, field)
+#define BIG 2147483647.0
+
+/* clang-format off */
+const struct opt_row options_table[] = {
+    /* name         kind        where            default    value     choices   min max  commands  required help */
+    {"model",       OPT_STR,    AT(model),       NULL,      "DIR",    NULL, 0, 0, CMD_PROMPTS | CMD_PLAN | CMD_RUN, 1, "Kimi-K3 checkpoint: config.json, safetensors, tiktoken.model"},
+    {"draft",       OPT_STR,    AT(draft),       NULL,      "DIR",    NULL, 0, 0, CMD_PLAN | CMD_RUN, 0, "DFlash draft checkpoint; needed unless --spec none"},
+    {"prompts",     OPT_STR,    AT(prompts),     NULL,      "FILE",   NULL, 0, 0, CMD_RUN, 1, "prompts.h5 made by `pdflash prompts`"},
+    {"out",         OPT_STR,    AT(out),         NULL,      "FILE",   NULL, 0, 0, CMD_PROMPTS | CMD_RUN, 1, "file to write (HDF5)"},
+    {"jsonl",       OPT_STR,    AT(jsonl),       NULL,      "FILE",   NULL, 0, 0, CMD_PROMPTS, 1, "GSM8K questions, one {\"question\", \"answer\"} a line"},
+    {"limit",       OPT_INT,    AT(limit),       "0",       "N",      NULL, 0, BIG, CMD_PROMPTS | CMD_RUN, 0, "use the first N rows only; 0: all"},
+    {"shots",       OPT_INT,    AT(shots),       "0",       "N",      NULL, 0, 64, CMD_PROMPTS, 0, "worked examples before each question"},
+    {"shots-from",  OPT_STR,    AT(shots_from),  NULL,      "FILE",   NULL, 0, 0, CMD_PROMPTS, 0, "where the examples come from (first rows)"},
+    {"thinking",    OPT_CHOICE, AT(thinking),    "max",     NULL,     "off,low,high,max", 0, 0, CMD_PROMPTS, 0, "K3 chat level"},
+    {"prefill",     OPT_STR,    AT(prefill),     "pp=1,tp=1", "pp=,tp=,ep=", NULL, 0, 0, CMD_PLAN | CMD_RUN, 0, "prefill group: stages, tensor and expert parallel"},
+    {"decode",      OPT_STR,    AT(decode),      "tp=1",    "tp=,ep=", NULL, 0, 0, CMD_PLAN | CMD_RUN, 0, "decode group"},
+    {"single",      OPT_FLAG,   AT(single),      NULL,      NULL,     NULL, 0, 0, CMD_PLAN | CMD_RUN, 0, "one group (--decode) does both, without windows: the reference"},
+    {"spec",        OPT_STR,    AT(spec),        "dflash",  "dflash|none", NULL, 0, 0, CMD_PLAN | CMD_RUN, 0, "speculation"},
+    {"block",       OPT_INT,    AT(block),       "0",       "N",      NULL, 0, 4096, CMD_RUN, 0, "verify N rows a step; 0: as trained"},
+    {"concurrency", OPT_INT,    AT(concurrency), "8",       "N",      NULL, 1, 4096, CMD_PLAN | CMD_RUN, 0, "requests decoding at once"},
+    {"slots",       OPT_INT,    AT(slots),       "0",       "N",      NULL, 0, 256, CMD_PLAN | CMD_RUN, 0, "staging slots = requests in the pipeline; 0: concurrency, at most 8"},
+    {"max-new",     OPT_INT,    AT(max_new),     "512",     "N",      NULL, 1, BIG, CMD_PLAN | CMD_RUN, 0, "output limit in tokens; truncation is reported"},
+    {"max-prompt",  OPT_INT,    AT(max_prompt),  "8192",    "N",      NULL, 1, BIG, CMD_PLAN, 0, "longest prompt in tokens"},
+    {"chunk",       OPT_INT,    AT(chunk),       "8192",    "TOKENS", NULL, 1, BIG, CMD_PLAN | CMD_RUN, 0, "prefill chunk"},
+    {"page",        OPT_INT,    AT(page),        "64",      "TOKENS", NULL, 1, 65536, CMD_PLAN | CMD_RUN, 0, "tokens per page"},
+    {"device",      OPT_CHOICE, AT(device),      "cpu",     NULL,     "cpu,cuda", 0, 0, CMD_RUN, 0, "backend"},
+    {"act",         OPT_CHOICE, AT(act),         "fp32",    NULL,     "fp32,bf16", 0, 0, CMD_RUN, 0, "activations of the matrix products"},
+    {"kv-dtype",    OPT_CHOICE, AT(kv),          "bf16",    NULL,     "bf16,fp32", 0, 0, CMD_PLAN | CMD_RUN, 0, "latent rows, conv tails, draft K/V"},
+    {"mla-prefill", OPT_CHOICE, AT(mla_prefill), "absorbed", NULL,    "absorbed,expanded", 0, 0, CMD_RUN, 0, "form of MLA in prefill"},
+    {"isa",         OPT_STR,    AT(isa),         NULL,      "NAME",   NULL, 0, 0, CMD_RUN, 0, "CPU kernels: scalar, avx2, avx512, avx512bf16, amx; default: best of all ranks"},
+    {"comm",        OPT_CHOICE, AT(comm),        "auto",    NULL,     "auto,mpi,shm,nccl", 0, 0, CMD_RUN, 0, "collectives of a TP group"},
+    {"transport",   OPT_CHOICE, AT(transport),   "rma",     NULL,     "rma,sendrecv", 0, 0, CMD_RUN, 0, "prefill to decode"},
+    {"window",      OPT_CHOICE, AT(window),      "allocate", NULL,    "allocate,create", 0, 0, CMD_RUN, 0, "how RMA windows are made"},
+    {"verify",      OPT_FLAG,   AT(verify),      NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "checksums, NaN pre-fill and scan of everything that moves"},
+    {"watchdog",    OPT_DOUBLE, AT(watchdog),    "300",     "SECONDS", NULL, 1, 1e6, CMD_RUN, 0, "end a run that makes no progress"},
+    {"resume",      OPT_FLAG,   AT(resume),      NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "continue --out: skip its finished rows"},
+    {"force-new",   OPT_FLAG,   AT(force_new),   NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "replace --out whatever it holds"},
+    {"force",       OPT_FLAG,   AT(force),       NULL,      NULL,     NULL, 0, 0, CMD_PROMPTS, 0, "replace --out"},
+    {"evidence",    OPT_STR,    AT(evidence),    NULL,      "DIR",    NULL, 0, 0, CMD_RUN, 0, "write command, environment, versions, plan, descriptors and log there"},
+    {"dump-logits", OPT_STR,    AT(dump_logits), NULL,      "FILE",   NULL, 0, 0, CMD_RUN, 0, "write the logits of every committed position (slow; FILE and FILE.prefill)"},
+    {"tag",         OPT_STR,    AT(tag),         "run",     "TEXT",   NULL, 0, 0, CMD_RUN, 0, "part of the run id"},
+    {"inject",      OPT_LIST,   AT(inject),      NULL,      "KIND:ARGS", NULL, 0, 0, CMD_RUN, 0, "faults for tests: prefill.page=32, kill:RANK@ORDER, drop:COMP@RANK, build:RANK"},
+    {"json",        OPT_FLAG,   AT(json),        NULL,      NULL,     NULL, 0, 0, CMD_SHOW, 0, "print one JSON object"},
+    {"json-file",   OPT_STR,    AT(json_file),   NULL,      "FILE",   NULL, 0, 0, CMD_PLAN, 0, "also write the plan as JSON"},
+    {"debug",       OPT_FLAG,   AT(debug),       NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "more log lines"},
+    {NULL, OPT_FLAG, 0, NULL, NULL, NULL, 0, 0, 0, 0, NULL},
+};
+/* clang-format on */
+
+static const char *usage(enum command cmd)
+{
+    switch (cmd) {
+    case CMD_PROMPTS: return "pdflash prompts --jsonl FILE --model DIR --out prompts.h5 [options]";
+    case CMD_PLAN: return "pdflash plan --model DIR --draft DIR --prefill pp=8,tp=4,ep=4 --decode tp=32,ep=4 [options]";
+    case CMD_RUN:
+        return "mpirun -n N pdflash run --model DIR --draft DIR --prompts prompts.h5 --out results.h5 \\\n"
+               "           --prefill pp=8,tp=1 --decode tp=8 [options]       N = pp*tp of prefill + tp of decode";
+    case CMD_SHOW: return "pdflash show results.h5 [--json]";
+    case CMD_GRADE: return "pdflash grade results.h5";
+    }
+    return "";
+}
+
+enum status options_parse(enum command cmd, int argc, char **argv, struct options *o_p, const char **pos, int max_pos,
+                          int *n_pos_p, int *help_p)
+{
+    *help_p = 0;
+    for (int i = 0; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0) {
+            printf("usage: %s\n\noptions:\n", usage(cmd));
+            opt_help(options_table, (unsigned)cmd, stdout);
+            *help_p = 1;
+            return ST_OK;
+        }
+    memset(o_p, 0, sizeof *o_p);
+    return opt_parse(options_table, (unsigned)cmd, argc, argv, o_p, pos, max_pos, n_pos_p);
+}
+
+enum status options_spec(const struct options *o, int *dflash_p)
+{
+    if (strcmp(o->spec, "dflash") == 0)
+        *dflash_p = 1;
+    else if (strcmp(o->spec, "none") == 0)
+        *dflash_p = 0;
+    else if (strcmp(o->spec, "eagle3") == 0)
+        return ERR(ST_E_CONFIG, "--spec eagle3 is refused: that baseline is paused; use dflash or none");
+    else
+        return ERR(ST_E_CONFIG, "--spec %s is not in this program; use dflash or none", o->spec);
+    if (*dflash_p && !o->draft) return ERR(ST_E_CONFIG, "--spec dflash needs --draft DIR; or say --spec none");
+    return ST_OK;
+}

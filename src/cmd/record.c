@@ -1,0 +1,245 @@
+#include "cmd/record.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/log.h"
+
+struct record {
+    const struct prompts *prompts;
+    struct tokenizer *tok;
+    struct results_writer *w;
+    enum chat_thinking level;
+    struct result_round *round; /* [max_new] scratch */
+    int n, max_new, skipped;
+    int committed;
+    int64_t rounds, accepted;   /* of this attempt, for the progress line */
+    double last_line_s;
+    int tty;
+};
+
+static int spec_attrs(const struct setup *s, const struct options *o, struct result_attr *a)
+{
+    int n = 0;
+    a[n++] = (struct result_attr){"spec", H5_KIND_STR, s->dflash ? "dflash" : "none", 0, 0};
+    a[n++] = (struct result_attr){"prompt_limit", H5_KIND_I64, NULL, o->limit, 0};
+    a[n++] = (struct result_attr){"mode", H5_KIND_STR, s->topo.single ? "single" : "pd", 0, 0};
+    return n;
+}
+
+/* every option as the user could have typed it, from the one table */
+static enum status echo_options(struct results_writer *w, const struct options *o)
+{
+    for (const struct opt_row *r = options_table; r->name; r++) {
+        char key[64], value[1024];
+        if (!(r->commands & CMD_RUN)) continue;
+        snprintf(key, sizeof key, "option_%s", r->name);
+        opt_text(r, o, value, sizeof value);
+        TRY(results_attrs(w, &(struct result_attr){key, H5_KIND_STR, value, 0, 0}, 1));
+    }
+    return ST_OK;
+}
+
+static enum status write_facts(struct results_writer *w, const struct record_facts *f)
+{
+    const char *slurm = getenv("SLURM_JOB_ID");
+    struct result_attr a[] = {
+        {"run_id", H5_KIND_STR, f->run_id, 0, 0},          {"command_line", H5_KIND_STR, f->command_line, 0, 0},
+        {"build", H5_KIND_STR, f->build, 0, 0},            {"binary_hash", H5_KIND_STR, f->binary_hash, 0, 0},
+        {"topology", H5_KIND_STR, f->topology, 0, 0},      {"mpi_library", H5_KIND_STR, f->mpi_library, 0, 0},
+        {"hosts", H5_KIND_STR, f->host_list, 0, 0},        {"start_utc", H5_KIND_STR, f->start_utc, 0, 0},
+        {"isa", H5_KIND_STR, f->isa ? f->isa : "", 0, 0},                {"model_hash", H5_KIND_STR, f->model_hash, 0, 0},
+        {"draft_hash", H5_KIND_STR, f->draft_hash, 0, 0},  {"tokenizer_hash", H5_KIND_STR, f->tokenizer_hash, 0, 0},
+        {"prompts_hash", H5_KIND_STR, f->prompts_hash, 0, 0}, {"slurm_job_id", H5_KIND_STR, slurm ? slurm : "", 0, 0},
+        {"devices", H5_KIND_STR, "cpu", 0, 0},
+    };
+    return results_attrs(w, a, sizeof a / sizeof a[0]);
+}
+
+static enum status prompt_attrs(struct results_writer *w, const struct prompts *p)
+{
+    const struct prompts_meta *m = prompts_meta(p);
+    struct result_attr a[] = {{"template", H5_KIND_STR, m->template_name, 0, 0}, {"thinking", H5_KIND_STR, m->thinking, 0, 0},
+                              {"shots", H5_KIND_I64, NULL, m->shots, 0},         {"shots_source", H5_KIND_STR, m->shots_source, 0, 0},
+                              {"source", H5_KIND_STR, m->source, 0, 0},          {"source_sha256", H5_KIND_STR, m->source_sha256, 0, 0}};
+    return results_attrs(w, a, sizeof a / sizeof a[0]);
+}
+
+enum status record_open(const struct options *o, const struct setup *s, const struct record_facts *f, const struct prompts *p,
+                        int n, struct tokenizer *t, uint8_t *skip, struct record **r_p)
+{
+    struct record *r = mem_alloc(1, sizeof *r, "result recorder");
+    if (!r) return ST_E_NOMEM;
+    enum status st = ST_OK;
+    struct results_setup setup = {f->config_hash, n, s->block};
+    struct result_attr a[8];
+    r->prompts = p;
+    r->tok = t;
+    r->n = n;
+    r->max_new = o->max_new;
+    r->level = (enum chat_thinking)chat_thinking_parse(prompts_meta(p)->thinking);
+    r->tty = isatty(STDERR_FILENO);
+    r->round = mem_alloc((size_t)o->max_new, sizeof *r->round, "rounds of a row");
+    if (!r->round) st = ST_E_NOMEM;
+    if (st == ST_OK && (int)r->level < 0)
+        st = ERR(ST_E_FORMAT, "%s: thinking level '%s' is unknown", o->prompts, prompts_meta(p)->thinking);
+    if (st == ST_OK)
+        st = results_open(o->out, o->resume ? RESULTS_RESUME : o->force_new ? RESULTS_FORCE : RESULTS_NEW, &setup, &r->w);
+    if (st == ST_OK) st = results_attrs(r->w, a, (size_t)spec_attrs(s, o, a));
+    if (st == ST_OK) st = echo_options(r->w, o);
+    if (st == ST_OK) st = write_facts(r->w, f);
+    if (st == ST_OK) st = prompt_attrs(r->w, p);
+    if (st != ST_OK) {
+        record_close(r);
+        return st;
+    }
+    for (int i = 0; i < n; i++) {
+        skip[i] = (uint8_t)results_done(r->w, i);
+        r->skipped += skip[i];
+    }
+    if (r->skipped) log_info("%s: %d of %d rows are done, attempt %d continues", o->out, r->skipped, n, results_attempt(r->w));
+    *r_p = r;
+    return ST_OK;
+}
+
+void record_close(struct record *r)
+{
+    if (!r) return;
+    results_close(r->w);
+    mem_free(r->round);
+    mem_free(r);
+}
+
+static void fill_timing(const struct run_finished *f, struct result_timing *t)
+{
+    t->admit = f->admit_s;
+    t->first_chunk = f->first_chunk_s;
+    t->prefill_done = f->prefill_done_s;
+    t->transfer_start = f->transfer_start_s;
+    t->transfer_done = f->transfer_done_s;
+    t->start = f->start_s;
+    t->first_token = f->first_token_s;
+    t->end = f->end_s;
+}
+
+static void fill_transfer(const struct run_finished *f, struct result_transfer t[RESULT_COMP_N])
+{
+    for (int c = 0; c < RESULT_COMP_N; c++) {
+        t[c] = (struct result_transfer){0, 0, NAN, 0};
+        if (f->has_transfer)
+            t[c] = (struct result_transfer){(int64_t)f->transfer.bytes[c], (int64_t)f->transfer.puts[c],
+                                            f->transfer.seconds[c], f->transfer.checksum[c]};
+    }
+}
+
+static enum result_stop stop_of(enum stop_reason s)
+{
+    return s == STOP_EOS ? RESULT_EOS : s == STOP_LENGTH ? RESULT_LENGTH : s == STOP_FAILED ? RESULT_FAILED : RESULT_ABORTED;
+}
+
+static enum status finished(void *ctx, const struct run_finished *f)
+{
+    struct record *r = ctx;
+    const struct spec_seq *q = f->q;
+    const struct prompts_row *p = prompts_row(r->prompts, (size_t)q->request);
+    struct result_row row;
+    char *text = NULL;
+    int cut;
+    memset(&row, 0, sizeof row);
+    TRY(chat_response_text(r->tok, q->out, (size_t)q->n_out, r->level, &text, &row.response_n, &cut));
+    for (int i = 0; i < q->n_rounds; i++) {
+        r->round[i] = (struct result_round){i, q->round[i].proposed, q->round[i].accepted, q->round[i].emitted, q->round[i].bonus};
+        r->rounds++;
+        r->accepted += q->round[i].accepted;
+    }
+    row.index = q->request;
+    row.prompt_tokens = q->prompt_tokens;
+    row.output_tokens = q->n_out;
+    row.stop = stop_of(q->stop);
+    row.question = p->question;
+    row.gold = p->gold;
+    row.response = text;
+    row.token = q->out;
+    row.round = r->round;
+    row.n_rounds = q->n_rounds;
+    fill_timing(f, &row.timing);
+    fill_transfer(f, row.transfer);
+    enum status st = results_append(r->w, &row);
+    mem_free(text);
+    if (st == ST_OK) r->committed++;
+    return st;
+}
+
+static void progress(void *ctx, int done, int decoding, int64_t tokens, double now_s)
+{
+    struct record *r = ctx;
+    int all = r->n - r->skipped;
+    if (now_s - r->last_line_s < (r->tty ? 2 : 30)) return;
+    r->last_line_s = now_s;
+    double rate = now_s > 0 ? done / now_s : 0;
+    char accept[32] = "", eta[32] = "";
+    if (r->rounds) snprintf(accept, sizeof accept, ", accept length %.2f", 1 + (double)r->accepted / (double)r->rounds);
+    if (rate > 0) snprintf(eta, sizeof eta, ", about %.0f s left", (all - done) / rate);
+    log_info("%d of %d done, %d decoding, %" PRId64 " tokens, %.0f s%s%s", done, all, decoding, tokens, now_s, accept, eta);
+}
+
+struct run_sink record_sink(struct record *r)
+{
+    return (struct run_sink){r, finished, progress};
+}
+
+int record_committed(const struct record *r)
+{
+    return r->committed + r->skipped;
+}
+
+static enum status write_memory(struct record *r, const struct rank_stats *st, int n)
+{
+    struct result_memory *m = mem_alloc((size_t)n, sizeof *m, "memory table");
+    if (!m) return ST_E_NOMEM;
+    for (int i = 0; i < n; i++) {
+        m[i].rank = i;
+        snprintf(m[i].role, sizeof m[i].role, "%s", st[i].role == ROLE_PREFILL ? "prefill" : "decode");
+        snprintf(m[i].host, sizeof m[i].host, "%s", st[i].host);
+        m[i].host_peak_bytes = st[i].peak_host_bytes;
+        m[i].weights_bytes = st[i].weight_bytes;
+        m[i].state_bytes = st[i].state_bytes;
+        m[i].window_bytes = st[i].window_bytes;
+        m[i].device_bytes = st[i].device_bytes;
+    }
+    enum status s = results_memory(r->w, m, (size_t)n);
+    mem_free(m);
+    return s;
+}
+
+enum status record_finish(struct record *r, const struct rank_stats *st, int n_ranks, const char *plan_json, const char *osc,
+                          int interrupted, int *complete_p)
+{
+    char utc[32];
+    time_t now = time(NULL);
+    struct tm tm;
+    gmtime_r(&now, &tm);
+    strftime(utc, sizeof utc, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    const struct rank_stats *lead = &st[0];
+    for (int i = 0; i < n_ranks; i++)
+        if (st[i].role == ROLE_DECODE && st[i].tp_rank == 0) lead = &st[i];
+    struct result_attr a[] = {{"end_utc", H5_KIND_STR, utc, 0, 0},
+                              {"osc_component", H5_KIND_STR, osc, 0, 0},
+                              {"interrupted", H5_KIND_I64, NULL, interrupted, 0},
+                              {"scheduler_ticks", H5_KIND_I64, NULL, lead->ticks, 0},
+                              {"start_delay_ticks_max", H5_KIND_I64, NULL, lead->start_delay_max, 0},
+                              {"decode_rounds", H5_KIND_I64, NULL, lead->rounds, 0},
+                              {"draft_s", H5_KIND_F64, NULL, 0, lead->draft_s},
+                              {"verify_s", H5_KIND_F64, NULL, 0, lead->verify_s},
+                              {"commit_s", H5_KIND_F64, NULL, 0, lead->commit_s}};
+    TRY(results_attrs(r->w, a, sizeof a / sizeof a[0]));
+    TRY(write_memory(r, st, n_ranks));
+    if (plan_json) TRY(results_plan(r->w, plan_json, NULL, 0));
+    return results_finish(r->w, !interrupted, complete_p);
+}

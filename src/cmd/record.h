@@ -1,0 +1,30 @@
+/* record - the leader's side of a run's results: opens results.h5, turns finished requests into rows, prints progress,
+ * and writes what the ranks report at the end. Used by one rank only. Local. */
+#ifndef PDFLASH_CMD_RECORD_H
+#define PDFLASH_CMD_RECORD_H
+
+#include "ckpt/chat.h"
+#include "cmd/setup.h"
+#include "data/prompts.h"
+#include "data/results.h"
+#include "pd/run.h"
+
+struct record_facts { /* provenance, all text zero-terminated */
+    const char *run_id, *command_line, *build, *topology, *mpi_library, *osc, *host_list, *start_utc, *isa;
+    char config_hash[17], model_hash[17], draft_hash[17], tokenizer_hash[17], prompts_hash[17], binary_hash[17];
+};
+
+struct record; /* opaque */
+
+/* record_open - start or continue --out. prompts and tokenizer stay the caller's. skip_p: [prompts] rows already done. */
+enum status record_open(const struct options *o, const struct setup *s, const struct record_facts *f, const struct prompts *p,
+                        int n, struct tokenizer *t, uint8_t *skip, struct record **r_p);
+void record_close(struct record *r);
+/* the sink of decode_role */
+struct run_sink record_sink(struct record *r);
+/* record_finish - per-rank figures, plan, end time, completeness. *complete_p: all rows are there. */
+enum status record_finish(struct record *r, const struct rank_stats *st, int n_ranks, const char *plan_json, const char *osc,
+                          int interrupted, int *complete_p);
+int record_committed(const struct record *r);
+
+#endif

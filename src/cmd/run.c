@@ -1,0 +1,351 @@
+/* run - the main job: every rank reads the configs, finds its role, agrees with the others, and runs it. */
+#include "pd/run.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "build_id.h"
+#include "cmd/dump.h"
+#include "cmd/evidence.h"
+#include "cmd/facts.h"
+#include "cmd/inject.h"
+#include "cmd/record.h"
+
+struct job {
+    struct options o;
+    struct setup s;          /* as this rank believes, injections included */
+    struct setup told;       /* as the user said: what is recorded */
+    struct world w;
+    struct inject inj;
+    struct ops ops;
+    struct safetensors *ckpt, *draft_ckpt;
+    struct tokenizer *tok;   /* leader */
+    struct prompts *prompts; /* leader */
+    int64_t *offset;
+    int32_t *token, *tokens;
+    uint8_t *skip;
+    int n, max_prompt;
+    struct plan_options plan; /* as told */
+    struct run_config rc;
+    struct facts facts;
+    struct record *rec;
+    struct dump *dump;
+    struct descriptor *desc;
+    int leader, complete;
+};
+
+static volatile int interrupted;
+
+static void on_signal(int sig)
+{
+    (void)sig;
+    interrupted = 1;
+}
+
+static int leader_rank(const struct job *j)
+{
+    return topology_decode_rank(&j->s.topo, 0);
+}
+
+/* ---- phases ---------------------------------------------------------------------------------------- */
+
+static enum status load_files(struct job *j)
+{
+    TRY(safetensors_open(j->o.model, &j->ckpt));
+    if (j->s.dflash) TRY(safetensors_open(j->o.draft, &j->draft_ckpt));
+    if (!j->leader) return ST_OK;
+    TRY(tokenizer_open(j->o.model, j->s.c.vocab, &j->tok));
+    TRY(prompts_read(j->o.prompts, &j->prompts));
+    char hash[17];
+    snprintf(hash, sizeof hash, "%016" PRIx64, tokenizer_hash(j->tok));
+    struct prompts_meta want = {.template_name = chat_template_name(), .shots = -1, .tokenizer_hash = hash};
+    return prompts_match(j->prompts, &want, j->s.c.vocab);
+}
+
+static enum status take_prompts(struct job *j)
+{
+    int64_t total = 0;
+    j->n = (int)prompts_count(j->prompts);
+    if (j->o.limit && j->o.limit < j->n) j->n = j->o.limit;
+    for (int i = 0; i < j->n; i++) {
+        const struct prompts_row *r = prompts_row(j->prompts, (size_t)i);
+        int64_t most = (int64_t)j->s.c.max_position - j->o.max_new - j->s.block;
+        if (r->n_ids > most)
+            return ERR(ST_E_CONFIG, "%s: row %d has %" PRId64 " tokens; with --max-new %d and a block of %d at most %" PRId64 " fit into %d positions; nothing is cut",
+                       j->o.prompts, i, r->n_ids, j->o.max_new, j->s.block, most, j->s.c.max_position);
+        total += r->n_ids;
+    }
+    j->offset = mem_alloc((size_t)j->n + 1, sizeof *j->offset, "prompt offsets");
+    j->token = mem_alloc((size_t)total, sizeof *j->token, "prompt tokens");
+    if (!j->offset || !j->token) return ST_E_NOMEM;
+    for (int i = 0; i < j->n; i++) {
+        const struct prompts_row *r = prompts_row(j->prompts, (size_t)i);
+        memcpy(j->token + j->offset[i], r->id, (size_t)r->n_ids * sizeof *r->id);
+        j->offset[i + 1] = j->offset[i] + r->n_ids;
+    }
+    return ST_OK;
+}
+
+static enum status share_prompts(struct job *j)
+{
+    int root = leader_rank(j);
+    int64_t size[2] = {0, 0};
+    if (j->leader) {
+        size[0] = j->n;
+        size[1] = j->offset[j->n];
+    }
+    TRY(mpi_check(MPI_Bcast(size, 2, MPI_INT64_T, root, j->w.all), "MPI_Bcast"));
+    j->n = (int)size[0];
+    if (!j->leader) {
+        j->offset = mem_alloc((size_t)j->n + 1, sizeof *j->offset, "prompt offsets");
+        j->token = mem_alloc((size_t)size[1], sizeof *j->token, "prompt tokens");
+    }
+    j->tokens = mem_alloc((size_t)j->n, sizeof *j->tokens, "prompt lengths");
+    j->skip = mem_alloc((size_t)j->n, 1, "rows to skip");
+    TRY(world_agree(&j->w, j->offset && j->token && j->tokens && j->skip ? ST_OK : ST_E_NOMEM));
+    TRY(mpi_check(MPI_Bcast(j->offset, j->n + 1, MPI_INT64_T, root, j->w.all), "MPI_Bcast"));
+    TRY(mpi_check(MPI_Bcast(j->token, (int)size[1], MPI_INT32_T, root, j->w.all), "MPI_Bcast"));
+    for (int i = 0; i < j->n; i++) {
+        j->tokens[i] = (int32_t)(j->offset[i + 1] - j->offset[i]);
+        if (j->tokens[i] > j->max_prompt) j->max_prompt = j->tokens[i];
+    }
+    return ST_OK;
+}
+
+/* all ranks use the same kernels, so replicated values are the same bits everywhere: the best that all have */
+static enum status open_ops(struct job *j)
+{
+    static const char *const order[] = {"scalar", "avx2", "avx512", "avx512bf16", "amx"};
+    enum ops_act act = j->o.act == OPT_ACT_BF16 ? ACT_BF16 : ACT_FP32;
+    if (j->o.device == DEVICE_CUDA) return ops_cuda_open(act, 0, &j->ops);
+    TRY(ops_cpu_open(act, j->o.isa, &j->ops));
+    int mine = 0, least = 0;
+    for (int i = 0; i < 5; i++)
+        if (strcmp(order[i], j->ops.isa) == 0) mine = i;
+    TRY(mpi_check(MPI_Allreduce(&mine, &least, 1, MPI_INT, MPI_MIN, j->w.all), "MPI_Allreduce"));
+    if (least == mine) return ST_OK;
+    log_info("using %s kernels, which every rank has, instead of %s", order[least], order[mine]);
+    j->ops.close(&j->ops);
+    return ops_cpu_open(act, order[least], &j->ops);
+}
+
+static void fill_run_config(struct job *j)
+{
+    struct run_config *r = &j->rc;
+    *r = (struct run_config){
+        .c = &j->s.c,
+        .d = j->s.dflash ? &j->s.d : NULL,
+        .ckpt = j->ckpt,
+        .draft_ckpt = j->draft_ckpt,
+        .o = &j->ops,
+        .prompts = {j->n, j->offset, j->token, j->tokens},
+        .skip = j->skip,
+        .coll = j->o.comm == OPT_COMM_MPI ? COLL_MPI : j->o.comm == OPT_COMM_SHM ? COLL_SHM : COLL_AUTO,
+        .block = j->s.block,
+        .max_new = j->o.max_new,
+        .absorbed_prefill = j->o.mla_prefill == OPT_MLA_ABSORBED,
+        .watchdog_s = j->o.watchdog,
+        .interrupted = &interrupted,
+        .kill_rank = j->inj.kill_rank,
+        .kill_event = j->inj.kill_event,
+    };
+    r->transfer = (struct transfer_options){.transport = j->o.transport ? TRANSPORT_SENDRECV : TRANSPORT_RMA,
+                                            .window = j->o.window ? WINDOW_CREATE : WINDOW_ALLOCATE,
+                                            .verify = j->o.verify,
+                                            .plan = j->plan,
+                                            .drop_component = j->inj.drop_component,
+                                            .drop_rank = j->inj.drop_rank};
+    if (j->o.dump_logits) {
+        r->logits = dump_row;
+        r->logits_ctx = j->dump;
+    }
+}
+
+static enum status check_build(struct job *j)
+{
+    uint64_t build = facts_build_hash(&j->facts);
+    if (j->inj.build_rank == j->w.rank) build ^= 1;
+    log_line(LOG_INFO, "build %s binary %s host %s pid %d", PDFLASH_GIT, j->facts.f.binary_hash, j->facts.host, (int)getpid());
+    return world_check_equal(&j->w, build, "build (source revision and binary)", ST_E_HANDSHAKE);
+}
+
+static enum status refuse_options(const struct job *j)
+{
+    if (j->o.comm == OPT_COMM_NCCL) return ERR(ST_E_CONFIG, "--comm nccl needs a GPU for every rank of a group; with --device cpu use auto, mpi or shm");
+    if (j->o.resume && j->o.force_new) return ERR(ST_E_USAGE, "--resume and --force-new exclude each other");
+    return ST_OK;
+}
+
+/* From here on the ranks know their roles. Everything that can be refused is refused before weights are read. */
+static enum status prepare(struct job *j)
+{
+    TRY(world_agree(&j->w, load_files(j)));
+    TRY(world_agree(&j->w, j->leader ? take_prompts(j) : ST_OK));
+    TRY(share_prompts(j));
+    if (j->n == 0) return ERR(ST_E_CONFIG, "%s: no prompts", j->o.prompts);
+    TRY(world_agree(&j->w, open_ops(j)));
+    setup_plan_options(&j->o, &j->s, j->max_prompt, j->n, &j->plan);
+    j->told = j->s;
+    struct plan_options told = j->plan;
+    TRY(world_agree(&j->w, inject_apply(&j->o.inject, j->w.role.role, &j->s, &j->plan)));
+    if (j->o.dump_logits) TRY(dump_open(j->o.dump_logits, j->tokens, &j->dump));
+    fill_run_config(j);
+    if (!j->s.topo.single)
+        TRY(run_handshake(&j->w, &j->rc, facts_build_hash(&j->facts), 0, safetensors_hash(j->ckpt), &j->desc));
+    j->plan = told;
+    return ST_OK;
+}
+
+static enum status open_results(struct job *j)
+{
+    enum status st = ST_OK;
+    if (j->leader) {
+        j->facts.f.isa = j->ops.isa;
+        facts_hashes(&j->facts, &j->o, &j->told, j->ckpt, j->draft_ckpt, j->tok, j->prompts, j->n);
+        if (j->o.evidence) st = evidence_write(j->o.evidence, &j->told, &j->plan, &j->facts.f, j->desc, j->w.size);
+        if (st == ST_OK)
+            st = record_open(&j->o, &j->told, &j->facts.f, j->prompts, j->n, j->tok, j->skip, &j->rec);
+    }
+    TRY(world_agree(&j->w, st));
+    return mpi_check(MPI_Bcast(j->skip, j->n, MPI_BYTE, leader_rank(j), j->w.all), "MPI_Bcast");
+}
+
+/* ---- the end --------------------------------------------------------------------------------------- */
+
+static void print_ranks(const struct rank_stats *s, int n)
+{
+    fprintf(stderr, "\n rank  role     stage  chunks  rounds   put MiB  hand-off MiB  compute s  transfer s  waiting s  total s\n");
+    for (int i = 0; i < n; i++) {
+        uint64_t put = 0;
+        for (int c = 0; c < COMP_N; c++) put += s[i].put_bytes[c];
+        fprintf(stderr, "%5d  %-7s  %5d  %6lld  %6lld  %8.2f  %12.2f  %9.2f  %10.2f  %9.2f  %7.2f\n", i,
+                s[i].role == ROLE_PREFILL ? "prefill" : "decode", s[i].stage, (long long)s[i].chunks, (long long)s[i].rounds,
+                (double)put / 1048576, (double)s[i].stage_bytes / 1048576, s[i].compute_s, s[i].transfer_s, s[i].wait_s,
+                s[i].total_s);
+    }
+}
+
+/* what must hold at the end of every run, whatever happened in it */
+static enum status check_ranks(const struct rank_stats *s, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (s[i].order_hash != s[0].order_hash || s[i].orders != s[0].orders)
+            return ERR(ST_E_FAULT, "rank %d applied another order log (%lld orders) than rank 0 (%lld)", i, (long long)s[i].orders, (long long)s[0].orders);
+        if (s[i].free_pages_start != s[i].free_pages_end || s[i].free_slots_start != s[i].free_slots_end)
+            return ERR(ST_E_FAULT, "rank %d leaks: %d of %d pages and %d of %d slots are free at the end", i, s[i].free_pages_end,
+                       s[i].free_pages_start, s[i].free_slots_end, s[i].free_slots_start);
+    }
+    return ST_OK;
+}
+
+static enum status leader_end(struct job *j, const struct rank_stats *all)
+{
+    int lead = leader_rank(j);
+    char *plan = NULL;
+    print_ranks(all, j->w.size);
+    log_info("free at the end: pages and slots of all %d ranks as at the start; orders %lld; start delay at most %lld ticks",
+             j->w.size, (long long)all[lead].orders, (long long)all[lead].start_delay_max);
+    TRY(facts_plan_json(&j->o, &j->told, &j->plan, &plan));
+    enum status st = record_finish(j->rec, all, j->w.size, plan, j->s.topo.single ? "none" : j->facts.osc, interrupted, &j->complete);
+    mem_free(plan);
+    TRY(st);
+    log_info("%s: %d of %d rows, %s", j->o.out, record_committed(j->rec), j->n, j->complete ? "complete" : "not complete");
+    return ST_OK;
+}
+
+static enum status finish(struct job *j, const struct rank_stats *mine)
+{
+    struct rank_stats *all = mem_alloc((size_t)j->w.size, sizeof *all, "rank figures");
+    TRY(world_agree(&j->w, all ? ST_OK : ST_E_NOMEM));
+    enum status st = mpi_check(MPI_Allgather(mine, sizeof *mine, MPI_BYTE, all, sizeof *mine, MPI_BYTE, j->w.all), "MPI_Allgather");
+    if (st == ST_OK) st = check_ranks(all, j->w.size);
+    enum status rec = j->leader ? leader_end(j, all) : ST_OK;
+    if (st == ST_OK) st = rec;
+    if (j->dump && st == ST_OK) st = dump_write(j->dump);
+    mem_free(all);
+    TRY(world_agree(&j->w, st));
+    int done[2] = {j->complete, interrupted};
+    TRY(mpi_check(MPI_Bcast(done, 2, MPI_INT, leader_rank(j), j->w.all), "MPI_Bcast"));
+    if (done[0]) return ST_OK;
+    return done[1] ? ST_E_INTERRUPTED : ST_E_INCOMPLETE;
+}
+
+static enum status job_body(struct job *j)
+{
+    struct rank_stats st;
+    TRY(world_agree(&j->w, refuse_options(j)));
+    TRY(world_agree(&j->w, inject_parse(&j->o.inject, &j->inj)));
+    TRY(world_agree(&j->w, setup_configs(&j->o, &j->s)));
+    TRY(world_split(&j->w, &j->s.topo));
+    j->leader = j->w.rank == leader_rank(j);
+    int prefill = j->w.role.role == ROLE_PREFILL;
+    int talks = j->leader || (prefill && j->w.role.tp_rank == 0 && j->w.role.last_stage);
+    log_init(prefill ? "prefill" : j->s.topo.single ? "single" : "decode", prefill ? j->w.rank : j->w.rank - j->s.topo.n_prefill,
+             j->o.debug ? LOG_DEBUG : LOG_INFO);
+    if (j->o.evidence) TRY(world_agree(&j->w, evidence_log(j->o.evidence, j->w.rank)));
+    TRY(facts_start(&j->facts, &j->w, &j->s, &j->o));
+    TRY(check_build(j));
+    if (!talks && !j->o.debug) log_init(prefill ? "prefill" : "decode", prefill ? j->w.rank : j->w.rank - j->s.topo.n_prefill, LOG_WARN);
+    TRY(prepare(j));
+    TRY(open_results(j));
+    if (j->leader) log_info("run %s: %s, %d prompts, %s kernels, config %s", j->facts.f.run_id, j->facts.f.topology, j->n, j->ops.isa, j->facts.f.config_hash);
+    if (prefill) {
+        TRY(prefill_role(&j->w, &j->rc, &st));
+    } else {
+        struct run_sink sink = {0};
+        if (j->leader) sink = record_sink(j->rec);
+        TRY(decode_role(&j->w, &j->rc, &sink, &st));
+    }
+    return finish(j, &st);
+}
+
+static void job_close(struct job *j)
+{
+    dump_close(j->dump);
+    record_close(j->rec);
+    mem_free(j->desc);
+    if (j->ops.close) j->ops.close(&j->ops);
+    safetensors_close(j->ckpt);
+    safetensors_close(j->draft_ckpt);
+    tokenizer_close(j->tok);
+    prompts_close(j->prompts);
+    mem_free(j->offset);
+    mem_free(j->token);
+    mem_free(j->tokens);
+    mem_free(j->skip);
+    facts_end(&j->facts);
+}
+
+enum status cmd_run(int argc, char **argv)
+{
+    struct job *j = mem_alloc(1, sizeof *j, "run");
+    int n, help;
+    if (!j) return ST_E_NOMEM;
+    enum status st = options_parse(CMD_RUN, argc, argv, &j->o, NULL, 0, &n, &help);
+    if (st != ST_OK || help) {
+        mem_free(j);
+        return st;
+    }
+    j->facts.argc = argc;
+    j->facts.argv = argv;
+    st = world_start(NULL, NULL, &j->w);
+    if (st == ST_OK) {
+        signal(SIGUSR1, on_signal);
+        signal(SIGTERM, on_signal);
+        st = job_body(j);
+        int code = err_exit_code(st);
+        /* a refusal is known to all ranks; a fault may be known to this one only, and the others wait for it */
+        if (code == 3 || st == ST_E_WATCHDOG) world_abort(&j->w, code);
+    }
+    job_close(j);
+    world_stop(&j->w);
+    mem_free(j);
+    return st;
+}

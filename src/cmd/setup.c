@@ -1,0 +1,42 @@
+#include "cmd/setup.h"
+
+#include <string.h>
+
+enum status setup_configs(const struct options *o, struct setup *s_p)
+{
+    struct setup s;
+    struct group prefill, decode;
+    memset(&s, 0, sizeof s);
+    TRY(options_spec(o, &s.dflash));
+    TRY(group_parse(o->prefill, "--prefill", &prefill));
+    TRY(group_parse(o->decode, "--decode", &decode));
+    TRY(config_load(o->model, &s.c));
+    if (s.dflash) TRY(draft_config_load(o->draft, &s.c, &s.d));
+    s.block = s.dflash ? s.d.block : 1;
+    if (o->block) {
+        if (!s.dflash) return ERR(ST_E_CONFIG, "--block %d has no meaning with --spec none", o->block);
+        if (o->block < 2 || o->block > s.d.block)
+            return ERR(ST_E_CONFIG, "--block %d: the draft was trained with block_size %d; choose 2 to %d", o->block, s.d.block, s.d.block);
+        s.block = o->block;
+    }
+    TRY(topology_make(&s.c, s.dflash ? &s.d : NULL, &prefill, &decode, o->single, &s.topo));
+    *s_p = s;
+    return ST_OK;
+}
+
+void setup_plan_options(const struct options *o, const struct setup *s, int max_prompt, int requests, struct plan_options *p_p)
+{
+    int concurrency = o->concurrency < requests ? o->concurrency : requests > 0 ? requests : 1;
+    int slots = o->slots ? o->slots : o->concurrency < 8 ? o->concurrency : 8;
+    *p_p = (struct plan_options){.page = o->page,
+                                 .max_tokens = max_prompt + o->max_new + s->block,
+                                 .max_prompt = max_prompt,
+                                 .concurrency = concurrency,
+                                 .prefill_slots = slots,
+                                 .staging_slots = slots,
+                                 .chunk = o->chunk,
+                                 .order = PAGE_HEAD_MAJOR,
+                                 .kv = o->kv == OPT_KV_BF16 ? KV_BF16 : KV_FP32,
+                                 .draft_kv = o->kv == OPT_KV_BF16 ? KV_BF16 : KV_FP32,
+                                 .stripe = 1};
+}

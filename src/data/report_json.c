@@ -1,0 +1,169 @@
+/* report_json - the summary as one JSON object. */
+#include <jansson.h>
+#include <math.h>
+
+#include "base/buf.h"
+#include "data/report.h"
+
+static json_t *real(double d)
+{
+    return isfinite(d) ? json_real(d) : json_null();
+}
+
+/* all of these make *bad when something is NULL */
+static void put(json_t *o, const char *key, json_t *v, int *bad)
+{
+    if (json_object_set_new(o, key, v) != 0) *bad = 1;
+}
+
+static void push(json_t *a, json_t *v, int *bad)
+{
+    if (json_array_append_new(a, v) != 0) *bad = 1;
+}
+
+static json_t *correct(const struct report *p, int *bad)
+{
+    json_t *o = json_object();
+    for (int g = 0; g < GSM8K_N; g++) put(o, gsm8k_rule_name((enum gsm8k_rule)g), json_integer(p->correct[g]), bad);
+    return o;
+}
+
+static json_t *share(int64_t k, int64_t n, int *bad)
+{
+    double low, high;
+    json_t *o = json_object();
+    gsm8k_wilson(k, n, &low, &high);
+    put(o, "correct", json_integer(k), bad);
+    put(o, "of", json_integer(n), bad);
+    put(o, "rate", real(n > 0 ? (double)k / (double)n : NAN), bad);
+    put(o, "wilson95_low", real(low), bad);
+    put(o, "wilson95_high", real(high), bad);
+    return o;
+}
+
+static json_t *accuracy(const struct report *p, int *bad)
+{
+    json_t *o = json_object();
+    for (int g = 0; g < GSM8K_N; g++) {
+        json_t *r = json_object();
+        put(r, "all", share(p->correct[g], p->questions, bad), bad);
+        put(r, "completed", share(p->correct_completed[g], p->completed, bad), bad);
+        put(o, gsm8k_rule_name((enum gsm8k_rule)g), r, bad);
+    }
+    return o;
+}
+
+static json_t *histogram(const struct report *p, int *bad)
+{
+    json_t *a = json_array();
+    for (int32_t b = 0; b < p->n_bins; b++) push(a, json_integer(p->histogram[b]), bad);
+    return a;
+}
+
+static json_t *by_position(const struct report *p, int *bad)
+{
+    json_t *a = json_array();
+    for (int32_t i = 0; i + 1 < p->n_bins; i++) push(a, real(report_accept_at(p, i)), bad);
+    return a;
+}
+
+static json_t *transfer(const struct report *p, int *bad)
+{
+    json_t *o = json_object();
+    for (int c = 0; c < RESULT_COMP_N; c++) {
+        json_t *t = json_object();
+        put(t, "bytes", json_integer(p->bytes[c]), bad);
+        put(t, "puts", json_integer(p->puts[c]), bad);
+        put(t, "seconds", real(p->transfer_s[c]), bad);
+        put(o, result_component_name((enum result_component)c), t, bad);
+    }
+    return o;
+}
+
+static json_t *bytes(int64_t n)
+{
+    return n >= 0 ? json_integer(n) : json_null();
+}
+
+static json_t *memory(const struct report *p, int *bad)
+{
+    json_t *a = json_array();
+    for (size_t i = 0; i < p->results->n_memory; i++) {
+        const struct result_memory *m = &p->results->memory[i];
+        json_t *o = json_object();
+        put(o, "rank", json_integer(m->rank), bad);
+        put(o, "role", json_string(m->role), bad);
+        put(o, "host", json_string(m->host), bad);
+        put(o, "host_peak_bytes", bytes(m->host_peak_bytes), bad);
+        put(o, "weights_bytes", bytes(m->weights_bytes), bad);
+        put(o, "state_bytes", bytes(m->state_bytes), bad);
+        put(o, "window_bytes", bytes(m->window_bytes), bad);
+        put(o, "device_bytes", bytes(m->device_bytes), bad);
+        push(a, o, bad);
+    }
+    return a;
+}
+
+static json_t *phases(const struct report *p, int *bad)
+{
+    json_t *o = json_object();
+    for (int i = 0; i < REPORT_PHASES; i++) {
+        const struct report_phase *f = &p->phase[i];
+        json_t *v = json_object();
+        put(v, "requests", json_integer(f->n), bad);
+        put(v, "mean_s", real(f->mean), bad);
+        put(v, "p50_s", real(f->p50), bad);
+        put(v, "max_s", real(f->max), bad);
+        put(o, f->name, v, bad);
+    }
+    return o;
+}
+
+/* the documented keys, in the documented order */
+static void put_documented(json_t *o, const struct report *p, int *bad)
+{
+    put(o, "questions", json_integer(p->questions), bad);
+    put(o, "completed", json_integer(p->completed), bad);
+    put(o, "truncated", json_integer(p->truncated), bad);
+    put(o, "failed", json_integer(p->failed), bad);
+    put(o, "correct", correct(p, bad), bad);
+    put(o, "accept_length", real(p->accept_length), bad);
+    put(o, "accept_histogram", histogram(p, bad), bad);
+    put(o, "accept_by_position", by_position(p, bad), bad);
+    put(o, "output_tokens", json_integer(p->output_tokens), bad);
+    put(o, "decode_s", real(p->decode_s), bad);
+    put(o, "total_s", real(p->total_s), bad);
+    put(o, "output_tps_decode", real(p->output_tps_decode), bad);
+    put(o, "output_tps_total", real(p->output_tps_total), bad);
+    put(o, "spec", json_string(p->spec), bad);
+    put(o, "topology", json_string(p->topology), bad);
+    put(o, "config_hash", json_string(p->config_hash), bad);
+}
+
+enum status report_json(const struct report *p, char **text_p)
+{
+    int bad = 0;
+    json_t *o = json_object();
+    put_documented(o, p, &bad);
+    put(o, "committed", json_integer(p->committed), &bad);
+    put(o, "missing", json_integer(p->missing), &bad);
+    put(o, "complete", json_boolean(p->results->complete), &bad);
+    put(o, "failed_run", json_boolean(p->is_failed_run), &bad);
+    put(o, "attempt", json_integer(p->results->attempt), &bad);
+    put(o, "accuracy", accuracy(p, &bad), &bad);
+    put(o, "prompt_tokens", json_integer(p->prompt_tokens), &bad);
+    put(o, "steps", json_integer(p->steps), &bad);
+    put(o, "proposed", json_integer(p->proposed), &bad);
+    put(o, "accepted", json_integer(p->accepted), &bad);
+    put(o, "emitted", json_integer(p->emitted), &bad);
+    put(o, "emitted_per_step", real(p->emitted_per_step), &bad);
+    put(o, "accept_length_request_mean", real(p->accept_length_request_mean), &bad);
+    put(o, "transfer", transfer(p, &bad), &bad);
+    put(o, "memory", memory(p, &bad), &bad);
+    put(o, "phases", phases(p, &bad), &bad);
+    char *text = bad ? NULL : json_dumps(o, JSON_REAL_PRECISION(15)); /* memory from malloc */
+    json_decref(o);
+    if (!text) return ERR(ST_E_NOMEM, "no memory for the JSON summary");
+    *text_p = text;
+    return ST_OK;
+}

@@ -1,0 +1,400 @@
+#include "data/results.h"
+
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/log.h"
+#include "data/results_priv.h"
+#include "data/utf8.h"
+
+struct results_writer {
+    struct results_store store;
+    struct results_journal journal;
+    char *path;
+    int broken; /* a write failed: memory and disk may differ, nothing more is written */
+};
+
+static int exists(const char *path)
+{
+    struct stat sb;
+    return stat(path, &sb) == 0;
+}
+
+/* ---- from the journal to a store ------------------------------------------------------------------ */
+
+struct rebuild {
+    const char *path;
+    struct results_store *s;
+    int open, complete;
+};
+
+static enum status same_setup(const char *path, const char *hash, int64_t questions, int32_t block,
+                              const struct results_setup *want)
+{
+    if (strcmp(hash, want->config_hash) != 0)
+        return ERR(ST_E_CONFIG,
+                   "%s: made under config hash %s, this run has %s; use the same options and files, or --force-new to "
+                   "start over",
+                   path, hash, want->config_hash);
+    if (questions != want->questions)
+        return ERR(ST_E_CONFIG, "%s: made for %lld questions, this run has %lld", path, (long long)questions,
+                   (long long)want->questions);
+    if (block != want->block)
+        return ERR(ST_E_CONFIG, "%s: made with block %d, this run has %d", path, block, want->block);
+    return ST_OK;
+}
+
+static enum status on_run(void *ctx, const struct results_setup *u, int32_t attempt)
+{
+    struct rebuild *b = ctx;
+    b->complete = 0;
+    if (!b->open) {
+        TRY(results_store_new(b->path, u, attempt, b->s));
+        b->open = 1;
+        return ST_OK;
+    }
+    TRY(same_setup(b->path, b->s->config_hash, b->s->questions, b->s->block, u));
+    return results_store_attempt(b->s, attempt);
+}
+
+/* a row the store has already, or one behind a row that is done, is left out */
+static enum status on_row(void *ctx, const struct result_row *row)
+{
+    struct rebuild *b = ctx;
+    struct results_store *s = b->s;
+    TRY(results_check_row(b->path, row, s->questions, s->block));
+    int done = s->slot[row->index] >= 0 && results_is_done((enum result_stop)s->stop[row->index]);
+    if (done || s->tried[row->index] >= row->attempt) return ST_OK;
+    return results_store_append(s, row);
+}
+
+static enum status on_attrs(void *ctx, const struct result_attr *a, size_t n)
+{
+    struct rebuild *b = ctx;
+    return results_store_attrs(b->s, "/", a, n);
+}
+
+static enum status on_plan(void *ctx, const char *json, const struct result_attr *a, size_t n)
+{
+    struct rebuild *b = ctx;
+    return results_store_plan(b->s, json, a, n);
+}
+
+static enum status on_memory(void *ctx, const struct result_memory *m, size_t n)
+{
+    struct rebuild *b = ctx;
+    return results_store_memory(b->s, m, n);
+}
+
+static enum status on_finish(void *ctx, int complete)
+{
+    struct rebuild *b = ctx;
+    b->complete = complete;
+    return ST_OK;
+}
+
+static enum status store_from_journal(const char *path, const char *journal, struct results_store *s_p)
+{
+    struct results_store s = {.f = NULL};
+    struct rebuild b = {path, &s, 0, 0};
+    const struct results_replay r = {&b, on_run, on_row, on_attrs, on_plan, on_memory, on_finish};
+    enum status st = results_journal_replay(journal, &r);
+    if (st == ST_OK && !b.open) st = ERR(ST_E_FORMAT, "%s: no whole line, nothing to rebuild from", journal);
+    if (st == ST_OK) st = results_store_complete(&s, b.complete);
+    if (st == ST_OK)
+        *s_p = s;
+    else if (b.open)
+        results_store_close(&s);
+    return st;
+}
+
+enum status results_rebuild(const char *path, int64_t *rows_p)
+{
+    struct results_store s = {.f = NULL};
+    struct results_journal j;
+    char *name = results_journal_path(path);
+    if (!name) return ST_E_NOMEM;
+    int there = exists(name);
+    enum status st = there ? ST_OK : ERR(ST_E_FILE, "%s: no such file, nothing to rebuild from", name);
+    mem_free(name);
+    TRY(st);
+    TRY(results_journal_open(path, &j)); /* locked: no writer is alive */
+    st = store_from_journal(path, j.path, &s);
+    if (st == ST_OK) {
+        st = h5_flush(s.f);
+        int64_t rows = 0;
+        for (int64_t i = 0; i < s.questions; i++) rows += s.slot[i] >= 0;
+        results_store_close(&s);
+        if (st == ST_OK) *rows_p = rows;
+    }
+    results_journal_close(&j);
+    return st;
+}
+
+/* ---- resume --------------------------------------------------------------------------------------- */
+
+static enum status on_same_run(void *ctx, const struct results_setup *u, int32_t attempt)
+{
+    struct rebuild *b = ctx;
+    (void)attempt;
+    return same_setup(b->path, u->config_hash, u->questions, u->block,
+                      &(struct results_setup){b->s->config_hash, b->s->questions, b->s->block});
+}
+
+static enum status journal_attrs(struct results_writer *w, const struct results *r)
+{
+    struct result_attr *a = mem_alloc(r->n_attrs, sizeof *a, "attributes");
+    if (!a) return ST_E_NOMEM;
+    size_t n = 0;
+    for (size_t i = 0; i < r->n_attrs; i++)
+        if (!results_key_is_own(r->attr[i].name))
+            a[n++] = (struct result_attr){r->attr[i].name, r->attr[i].kind, r->attr[i].s, r->attr[i].i, r->attr[i].d};
+    enum status st = results_journal_add(&w->journal, results_json_attrs(a, n));
+    mem_free(a);
+    return st;
+}
+
+/* the journal is gone, the file is not: write what the file holds to a new journal */
+static enum status journal_from_file(struct results_writer *w)
+{
+    struct results *r;
+    log_warn("%s: missing or empty; written anew from %s", w->journal.path, w->path);
+    TRY(results_load(w->path, &r));
+    enum status st = results_journal_add(&w->journal, results_json_run(&w->store));
+    if (st == ST_OK) st = journal_attrs(w, r);
+    if (st == ST_OK && r->plan) st = results_journal_add(&w->journal, results_json_plan(r->plan, NULL, 0));
+    for (size_t i = 0; i < r->n && st == ST_OK; i++) st = results_journal_add(&w->journal, results_json_row(&r->row[i]));
+    if (st == ST_OK && r->n_memory) st = results_journal_add(&w->journal, results_json_memory(r->memory, r->n_memory));
+    results_free(r);
+    return st;
+}
+
+static enum status resume(struct results_writer *w, const struct results_setup *setup)
+{
+    int64_t lines = 0;
+    TRY(results_journal_trim(&w->journal, &lines));
+    if (!exists(w->path) && lines == 0) {
+        log_info("%s: nothing to resume, a new run starts", w->path);
+        return results_store_new(w->path, setup, 1, &w->store);
+    }
+    struct h5 *f;
+    enum status st = exists(w->path) ? h5_open(w->path, 0, &f) : ST_E_FILE;
+    if (st == ST_OK) {
+        h5_close(f);
+        TRY(results_store_open(w->path, &w->store));
+    } else if (lines > 0) {
+        log_warn("%s: %s; rebuilt from %s", w->path, exists(w->path) ? "cannot be opened" : "missing", w->journal.path);
+        TRY(store_from_journal(w->path, w->journal.path, &w->store));
+    } else {
+        return st;
+    }
+    TRY(same_setup(w->path, w->store.config_hash, w->store.questions, w->store.block, setup));
+    if (lines == 0) {
+        TRY(journal_from_file(w));
+    } else {
+        /* a kill between journal and file leaves a row that only the journal has */
+        struct rebuild b = {w->path, &w->store, 1, 0};
+        const struct results_replay r = {&b, on_same_run, on_row, NULL, NULL, NULL, NULL};
+        int64_t before = w->store.rows;
+        TRY(results_journal_replay(w->journal.path, &r));
+        if (w->store.rows > before)
+            log_info("%s: %lld rows taken from the journal", w->path, (long long)(w->store.rows - before));
+    }
+    TRY(results_store_attempt(&w->store, w->store.attempt + 1));
+    log_info("%s: attempt %d, %lld of %lld questions are done", w->path, w->store.attempt, (long long)w->store.done,
+             (long long)w->store.questions);
+    return results_store_complete(&w->store, 0);
+}
+
+/* ---- the writer ----------------------------------------------------------------------------------- */
+
+static enum status check_new(const char *path)
+{
+    static const char remedy[] = "continue it with --resume, replace it with --force-new, or name another file";
+    if (exists(path)) return ERR(ST_E_FILE, "%s: exists; %s", path, remedy);
+    char *journal = results_journal_path(path);
+    if (!journal) return ST_E_NOMEM;
+    enum status st = ST_OK;
+    if (exists(journal)) st = ERR(ST_E_FILE, "%s: journal of an earlier run; %s", journal, remedy);
+    mem_free(journal);
+    return st;
+}
+
+/* --force-new replaces results, damaged files included, but no other HDF5 file (prompts.h5, say) */
+static enum status check_force(const char *path)
+{
+    struct h5 *f;
+    char *schema = NULL;
+    if (!exists(path) || !h5_is_hdf5(path)) return ST_OK;
+    TRY(h5_open(path, 0, &f));
+    enum status st = h5_get_str(f, "/", "schema", &schema);
+    h5_close(f);
+    if (st == ST_OK && strcmp(schema, RESULTS_SCHEMA_NAME) != 0) st = ST_E_FILE;
+    mem_free(schema);
+    return st == ST_OK ? ST_OK : ERR(ST_E_FILE, "%s: an HDF5 file that holds no results; it is not replaced, name another file", path);
+}
+
+static enum status start(struct results_writer *w, enum results_mode mode, const struct results_setup *setup)
+{
+    TRY(results_journal_open(w->path, &w->journal));
+    if (mode == RESULTS_RESUME) {
+        TRY(resume(w, setup));
+    } else {
+        TRY(results_store_new(w->path, setup, 1, &w->store));
+        TRY(results_journal_empty(&w->journal));
+    }
+    TRY(results_journal_add(&w->journal, results_json_run(&w->store)));
+    return h5_flush(w->store.f);
+}
+
+enum status results_open(const char *path, enum results_mode mode, const struct results_setup *setup,
+                         struct results_writer **w_p)
+{
+    TRY(results_check_setup(path, setup));
+    if (mode == RESULTS_NEW) TRY(check_new(path));
+    if (mode == RESULTS_FORCE) TRY(check_force(path));
+    struct results_writer *w = mem_alloc(1, sizeof *w, "the results writer");
+    if (!w) return ST_E_NOMEM;
+    w->journal.fd = -1;
+    w->path = mem_strdup(path);
+    enum status st = w->path ? start(w, mode, setup) : ST_E_NOMEM;
+    if (st == ST_OK)
+        *w_p = w;
+    else
+        results_close(w);
+    return st;
+}
+
+int32_t results_attempt(const struct results_writer *w)
+{
+    return w->store.attempt;
+}
+
+int results_done(const struct results_writer *w, int64_t index)
+{
+    const struct results_store *s = &w->store;
+    return index >= 0 && index < s->questions && s->slot[index] >= 0 && results_is_done((enum result_stop)s->stop[index]);
+}
+
+int64_t results_done_count(const struct results_writer *w)
+{
+    return w->store.done;
+}
+
+static enum status usable(const struct results_writer *w)
+{
+    return w->broken ? ERR(ST_E_IO, "%s: an earlier write failed; resume from the file", w->path) : ST_OK;
+}
+
+static enum status note(struct results_writer *w, enum status st)
+{
+    if (st != ST_OK) w->broken = 1;
+    return st;
+}
+
+/* copies with clean text; names stay the caller's */
+static enum status clean_attrs(const struct result_attr *a, size_t n, struct result_attr **c_p)
+{
+    for (size_t i = 0; i < n; i++) {
+        TRY(results_key_ok(a[i].key));
+        if (a[i].kind != H5_KIND_STR && a[i].kind != H5_KIND_I64 && a[i].kind != H5_KIND_F64)
+            return ERR(ST_E_RANGE, "attribute %s: kind %d is neither text, int64 nor float64", a[i].key, (int)a[i].kind);
+    }
+    struct result_attr *c = mem_alloc(n, sizeof *c, "attributes");
+    if (!c) return ST_E_NOMEM;
+    enum status st = ST_OK;
+    for (size_t i = 0; i < n; i++) {
+        c[i] = a[i];
+        c[i].s = NULL;
+        if (a[i].kind != H5_KIND_STR) continue;
+        c[i].s = utf8_clean(a[i].s ? a[i].s : "", a[i].s ? strlen(a[i].s) : 0);
+        if (!c[i].s) st = ST_E_NOMEM;
+    }
+    *c_p = c; /* released by the caller in either case */
+    return st;
+}
+
+static void drop_attrs(struct result_attr *c, size_t n)
+{
+    for (size_t i = 0; c && i < n; i++) mem_free((void *)(uintptr_t)c[i].s);
+    mem_free(c);
+}
+
+enum status results_attrs(struct results_writer *w, const struct result_attr *a, size_t n)
+{
+    struct result_attr *c = NULL;
+    TRY(usable(w));
+    enum status st = clean_attrs(a, n, &c);
+    if (st == ST_OK) st = note(w, results_journal_add(&w->journal, results_json_attrs(c, n)));
+    if (st == ST_OK) st = note(w, results_store_attrs(&w->store, "/", c, n));
+    drop_attrs(c, n);
+    return st;
+}
+
+enum status results_plan(struct results_writer *w, const char *json, const struct result_attr *a, size_t n)
+{
+    struct result_attr *c = NULL;
+    TRY(usable(w));
+    char *text = utf8_clean(json, strlen(json));
+    enum status st = text ? clean_attrs(a, n, &c) : ST_E_NOMEM;
+    if (st == ST_OK) st = note(w, results_journal_add(&w->journal, results_json_plan(text, c, n)));
+    if (st == ST_OK) st = note(w, results_store_plan(&w->store, text, c, n));
+    drop_attrs(c, n);
+    mem_free(text);
+    return st;
+}
+
+enum status results_append(struct results_writer *w, const struct result_row *row)
+{
+    struct result_row own;
+    TRY(usable(w));
+    TRY(results_check_row(w->path, row, w->store.questions, w->store.block));
+    if (results_done(w, row->index))
+        return ERR(ST_E_RANGE, "%s: index %lld is done already", w->path, (long long)row->index);
+    struct result_row with = *row;
+    if (with.attempt == 0) with.attempt = w->store.attempt;
+    if (with.attempt <= w->store.tried[row->index])
+        return ERR(ST_E_RANGE, "%s: index %lld was recorded by attempt %d already, this is attempt %d", w->path,
+                   (long long)row->index, w->store.tried[row->index], with.attempt);
+    TRY(results_own_row(&with, &own));
+    enum status st = results_journal_add(&w->journal, results_json_row(&own));
+    if (st == ST_OK) st = results_store_append(&w->store, &own);
+    if (st == ST_OK) st = h5_flush(w->store.f);
+    results_drop_row(&own);
+    return note(w, st);
+}
+
+enum status results_memory(struct results_writer *w, const struct result_memory *m, size_t n)
+{
+    TRY(usable(w));
+    for (size_t i = 0; i < n; i++) {
+        size_t role = strnlen(m[i].role, sizeof m[i].role), host = strnlen(m[i].host, sizeof m[i].host);
+        if (role == sizeof m[i].role || host == sizeof m[i].host || utf8_bad_at(m[i].role, role) != role ||
+            utf8_bad_at(m[i].host, host) != host)
+            return ERR(ST_E_RANGE, "%s: memory row %zu: role or host is no zero-terminated UTF-8", w->path, i);
+    }
+    TRY(note(w, results_journal_add(&w->journal, results_json_memory(m, n))));
+    return note(w, results_store_memory(&w->store, m, n));
+}
+
+enum status results_finish(struct results_writer *w, int complete, int *complete_p)
+{
+    TRY(usable(w));
+    int all = complete && w->store.done == w->store.questions;
+    TRY(note(w, results_journal_add(&w->journal, results_json_finish(all))));
+    TRY(note(w, results_store_complete(&w->store, all)));
+    TRY(note(w, h5_flush(w->store.f)));
+    if (complete_p) *complete_p = all;
+    return ST_OK;
+}
+
+void results_close(struct results_writer *w)
+{
+    if (!w) return;
+    results_store_close(&w->store);
+    results_journal_close(&w->journal);
+    mem_free(w->path);
+    mem_free(w);
+}

@@ -1,0 +1,129 @@
+/* results_priv - what the files of the results module share: the tables, the store (HDF5 side) and the journal.
+ *
+ * results.c        the writer: order of journal, payload, commit, publication; resume
+ * results_row.c    names, checks and copies of one record
+ * results_store.c  results.h5 under construction
+ * results_journal.c, results_replay.c  PATH.jsonl: rows to lines and back
+ * results_load.c   the reader */
+#ifndef PDFLASH_DATA_RESULTS_PRIV_H
+#define PDFLASH_DATA_RESULTS_PRIV_H
+
+#include <jansson.h>
+
+#include "data/results.h"
+
+#define RESULTS_SCHEMA_NAME "pdflash-results"
+enum { RESULTS_MAX_BLOCK = 4096 };
+
+/* ---- tables: rows as they are in the file ---------------------------------------------------------- */
+struct results_request {
+    int64_t index;
+    int32_t prompt_tokens, output_tokens;
+    char stop_reason[8];
+    int32_t attempt;
+    int8_t committed;
+};
+struct results_times {
+    int64_t index;
+    struct result_timing t;
+};
+struct results_moved {
+    int64_t index;
+    char component[8];
+    struct result_transfer x;
+};
+struct results_verdict {
+    int64_t index;
+    int8_t correct[GSM8K_N];
+};
+extern const struct h5_table results_requests_table, results_times_table, results_moved_table, results_verdict_table,
+    results_memory_table;
+
+/* the flat per-round arrays below /accept, all int32; /accept/request (int64) goes with them */
+enum { RESULTS_ROUND_COLUMNS = 5 };
+extern const struct results_round_column {
+    const char *name; /* dataset */
+    size_t offset;    /* in struct result_round */
+} results_round_column[RESULTS_ROUND_COLUMNS];
+
+/* ---- names and rows -------------------------------------------------------------------------------- */
+int results_stop_parse(const char *name, size_t n); /* enum result_stop or -1; n: most bytes of name */
+int results_is_done(enum result_stop s);            /* ended by EOS or length */
+/* results_timing_at - the i-th of the 8 time stamps and its name ("admit_s"); NULL past the end. */
+const char *results_timing_at(struct result_timing *t, int i, double **value_p);
+/* results_check_setup - ranges of a setup. ST_E_RANGE. */
+enum status results_check_setup(const char *where, const struct results_setup *u);
+/* results_check_row - ranges and counts of a row; where names the file. ST_E_RANGE. */
+enum status results_check_row(const char *where, const struct result_row *row, int64_t questions, int32_t block);
+/* results_own_row - a deep copy with cleaned UTF-8, graded; release with results_drop_row. */
+enum status results_own_row(const struct result_row *row, struct result_row *copy_p);
+void results_drop_row(struct result_row *row);
+/* results_key_is_own - 1 for the root attributes that the module writes itself. */
+int results_key_is_own(const char *key);
+/* results_key_ok - ST_E_RANGE when the module writes this root attribute itself, or the key is unusable. */
+enum status results_key_ok(const char *key);
+
+/* ---- store ----------------------------------------------------------------------------------------- */
+struct results_store {
+    struct h5 *f;
+    char *config_hash;
+    int64_t questions;
+    int32_t block, attempt;
+    int64_t rows, n_tokens, n_rounds; /* stored so far, superseded rows included */
+    int64_t done;                     /* questions with a row that ended by EOS or length */
+    int64_t *histogram;               /* [block] */
+    int64_t *slot;                    /* [questions] stored row of the committed row of a question, -1: none */
+    int8_t *stop;                     /* [questions] how that row ended */
+    int32_t *tried;                   /* [questions] attempt of the last stored row, 0: none */
+};
+enum status results_store_new(const char *path, const struct results_setup *setup, int32_t attempt,
+                              struct results_store *s_p);
+enum status results_store_open(const char *path, struct results_store *s_p);
+void results_store_close(struct results_store *s); /* a cleared struct is legal */
+/* results_store_append - payload, then the commit mark; row is owned and graded (results_own_row). */
+enum status results_store_append(struct results_store *s, const struct result_row *row);
+/* results_store_attrs - set attributes of an object ("/" or "/plan"). */
+enum status results_store_attrs(struct results_store *s, const char *object, const struct result_attr *a, size_t n);
+enum status results_store_plan(struct results_store *s, const char *json, const struct result_attr *a, size_t n);
+enum status results_store_memory(struct results_store *s, const struct result_memory *m, size_t n);
+enum status results_store_attempt(struct results_store *s, int32_t attempt);
+enum status results_store_complete(struct results_store *s, int complete);
+
+/* ---- journal --------------------------------------------------------------------------------------- */
+struct results_journal {
+    int fd; /* -1: closed; locked while open */
+    char *path;
+};
+char *results_journal_path(const char *path); /* PATH.jsonl, mem_free; NULL: no memory */
+/* results_journal_open - create or open and lock; ST_E_FILE when another writer holds it. */
+enum status results_journal_open(const char *path, struct results_journal *j_p);
+void results_journal_close(struct results_journal *j);
+/* results_journal_trim - drop a torn last line; *lines_p: whole lines left. */
+enum status results_journal_trim(struct results_journal *j, int64_t *lines_p);
+enum status results_journal_empty(struct results_journal *j);
+/* results_journal_add - append one object as a line and fsync; takes over the reference to o, which may be
+ * NULL (out of memory). */
+enum status results_journal_add(struct results_journal *j, json_t *o);
+
+/* objects for results_journal_add; NULL when out of memory */
+json_t *results_json_run(const struct results_store *s);
+json_t *results_json_row(const struct result_row *row);
+json_t *results_json_attrs(const struct result_attr *a, size_t n);
+json_t *results_json_plan(const char *json, const struct result_attr *a, size_t n);
+json_t *results_json_memory(const struct result_memory *m, size_t n);
+json_t *results_json_finish(int complete);
+
+/* what a scan of a journal calls, one of them a line; NULL members are skipped */
+struct results_replay {
+    void *ctx;
+    enum status (*run)(void *ctx, const struct results_setup *setup, int32_t attempt);
+    enum status (*row)(void *ctx, const struct result_row *row); /* owned and graded; dropped after the call */
+    enum status (*attrs)(void *ctx, const struct result_attr *a, size_t n);
+    enum status (*plan)(void *ctx, const char *json, const struct result_attr *a, size_t n);
+    enum status (*memory)(void *ctx, const struct result_memory *m, size_t n);
+    enum status (*finish)(void *ctx, int complete);
+};
+/* results_journal_replay - all whole lines in order; a torn last line is left out with a warning. */
+enum status results_journal_replay(const char *path, const struct results_replay *r);
+
+#endif

@@ -1,0 +1,46 @@
+/* draft - the DFlash drafter: context path (taps -> draft K/V) and block path (anchor + masks -> drafts).
+ *
+ * Context, per committed token at position p: sum over taps of h_k . fc[:, k]^T (each partial formed whole,
+ * added in ascending layer order, FP32), one RMSNorm, then for every draft layer K = RoPE(k_norm(Wk c), p),
+ * V = Wv c into head-major pages. Block: ids [anchor, MASK ...] at positions P..P+B-1 through Qwen3-style
+ * layers; sliding layers are causal inside the block and windowed, full layers see everything. The block's
+ * own K/V never survive. Slot j (1..B-1) predicts position P+j.
+ * A prefill stage opens only its fc columns; the last stage also the context path; decode everything.
+ * Source: DFlash, arXiv:2602.06036; project notes dflash sections 3, 4, 6. */
+#ifndef PDFLASH_MODEL_DRAFT_H
+#define PDFLASH_MODEL_DRAFT_H
+
+#include "model/target.h"
+
+struct draft; /* opaque */
+
+enum draft_part { DRAFT_FC = 1, DRAFT_CONTEXT = 2, DRAFT_BLOCK = 4 };
+
+struct draft_spec {
+    int parts;                      /* bits of enum draft_part */
+    int n_taps, tap[CONFIG_MAX_TAPS]; /* DRAFT_FC: indices into target_layer_ids to load */
+    int tp, tp_rank;                /* head sharding; fc and norms are replicated */
+    int max_rows;                   /* rows of the largest call */
+    enum ops_kv kv;
+};
+
+enum status draft_open(struct ops *o, const struct draft_config *d, const struct safetensors *ckpt,
+                       const struct draft_spec *spec, const struct tp_comm *comm, struct draft **d_p);
+void draft_close(struct draft *d);
+int64_t draft_weight_bytes(const struct draft *d);
+/* draft_config_of - the config the draft was opened with (taps, block). */
+const struct draft_config *draft_config_of(const struct draft *d);
+
+/* draft_project - acc[rows][hidden] := (has_acc ? acc : nothing) + h[rows][hidden] . fc[:, tap]^T. Local. */
+enum status draft_project(struct draft *d, int tap_index, const float *h, int rows, float *acc, int has_acc);
+/* draft_context - norm of acc rows, K/V of every draft layer into the pages of each sequence: rows
+ * [row0, row0+n_rows) of acc go to positions pos0... Local. */
+enum status draft_context(struct draft *d, struct state *s, const float *acc, const struct batch_seq *seq, int n_seq);
+
+struct draft_seq { int slot; int pos; int32_t anchor; }; /* pos = P: context rows valid [0, P) */
+/* draft_block - greedy drafts id[n_seq][block-1] (host) of every sequence; block: rows per sequence, at most the
+ * checkpoint's. Uses the target's embedding and head. probe may be NULL. Collective on the TP group. */
+enum status draft_block(struct draft *d, struct target *t, struct state *s, const struct draft_seq *seq, int n_seq,
+                        int block, int32_t *id, const struct probe *probe);
+
+#endif

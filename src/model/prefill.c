@@ -1,0 +1,68 @@
+#include "model/prefill.h"
+
+#include "base/buf.h"
+
+void prefill_stage_taps(struct prefill_stage *p, const struct config *c, const struct draft_config *d, int pp, int stage)
+{
+    p->n_taps = d ? split_taps(d, c->n_layers, pp, stage, p->tap_index) : 0;
+    for (int i = 0; i < p->n_taps; i++) p->tap_layer[i] = d->tap[p->tap_index[i]];
+}
+
+struct projection { /* what the sink needs: the taps of one chunk go straight into the accumulator */
+    struct draft *d;
+    struct flow *f;
+};
+
+static enum status project(void *ctx, int index, const float *h, int rows)
+{
+    struct projection *p = ctx;
+    TRY(draft_project(p->d, index, h, rows, p->f->acc, p->f->has_acc));
+    p->f->has_acc = 1;
+    return ST_OK;
+}
+
+/* The full logits row of the last position. Only taken when somebody asks for it, so its memory is not kept. */
+static enum status show_logits(struct prefill_stage *p, const struct batch_seq *q,
+                               void (*logits)(void *ctx, int pos, const float *row, int vocab), void *ctx)
+{
+    struct buf row;
+    TRY(buf_alloc(&row, (size_t)p->vocab * sizeof(float), "logits row"));
+    enum status st = target_gather_logits(p->t, row.p);
+    if (st == ST_OK && p->tp_rank == 0) logits(ctx, q->pos0 + q->n_rows - 1, row.p, p->vocab);
+    buf_free(&row);
+    return st;
+}
+
+enum status prefill_chunk(struct prefill_stage *p, int slot, int pos0, int n, const int32_t *ids, int final,
+                          struct flow *f, int32_t *first_token_p, const struct probe *probe,
+                          void (*logits)(void *ctx, int pos, const float *row, int vocab), void *logits_ctx)
+{
+    if (n < 1 || n > f->cap_rows)
+        return ERR(ST_E_RANGE, "prefill: chunk of %d tokens; the flow holds %d rows", n, f->cap_rows);
+    if (p->first && !ids) return ERR(ST_E_INTERNAL, "prefill: the first stage was given no token ids");
+    int ends = final && p->last;
+    struct batch_seq seq = {.slot = slot, .n_rows = n, .pos0 = pos0, .want_logits = ends};
+    struct batch b = {.kind = BATCH_PREFILL, .n_rows = n, .n_seq = 1, .seq = &seq};
+    if (p->first) b.id = (int32_t *)(uintptr_t)ids; /* a batch is only read here; the field is writable for decode */
+    struct projection to = {p->d, f};
+    struct tap_sink sink = {.ctx = &to, .tap = project, .n = p->d ? p->n_taps : 0};
+    for (int i = 0; i < sink.n; i++) {
+        sink.layer[i] = p->tap_layer[i];
+        sink.index[i] = p->tap_index[i];
+    }
+    if (p->first) { /* nothing arrived: the range fills prefix and bank, and no tap was added yet */
+        f->n_bank = 0;
+        f->has_acc = 0;
+    }
+    TRY(target_forward(p->t, p->s, &b, f, &sink, probe));
+    if (p->last && p->d) {
+        if (!f->has_acc) return ERR(ST_E_INTERNAL, "prefill: the last stage holds no tap projection of this chunk");
+        TRY(draft_context(p->d, p->s, f->acc, &seq, 1));
+    }
+    if (!ends) return ST_OK;
+    if (logits) TRY(show_logits(p, &seq, logits, logits_ctx));
+    int32_t token;
+    TRY(target_argmax(p->t, &token));
+    *first_token_p = token;
+    return ST_OK;
+}

@@ -1,0 +1,318 @@
+#include "model/spec.h"
+
+#include <time.h>
+
+#include "base/buf.h"
+#include "base/rng.h"
+
+struct spec {
+    struct ops *o;
+    struct target *t;
+    struct draft *d;             /* NULL: plain decoding */
+    struct state *s;
+    struct tp_comm comm;
+    struct spec_options opt;
+    int hidden, vocab, cap_rows; /* cap_rows = max_seqs * block */
+    struct flow f;               /* f.acc: projected taps of the committed rows */
+    struct batch b;
+    struct buf taps;             /* bmem [n_taps][cap_rows][hidden], in the order of sink */
+    struct buf kept;             /* bmem [cap_rows][hidden], committed rows of one tap */
+    struct tap_sink sink;
+    int n_stored;                /* taps stored by the running forward */
+    struct batch_seq *context;   /* [max_seqs] committed rows, packed */
+    struct draft_seq *block;     /* [max_seqs] */
+    int32_t *drafts;             /* [max_seqs][block - 1] */
+    int32_t *argmax;             /* [cap_rows] */
+    int32_t *decision;           /* [max_seqs][2] accepted, bonus: the message of rank 0 */
+    int *n_commit;               /* [max_seqs] */
+    float *logits;               /* host [cap_rows][vocab], only with the logits hook */
+};
+
+int accept_greedy(const int32_t *draft, const int32_t *argmax, int n_draft)
+{
+    int a = 0;
+    while (a < n_draft && draft[a] == argmax[a]) a++;
+    return a;
+}
+
+/* ---- opening -------------------------------------------------------------------------------------- */
+
+static enum status check_options(const struct draft *d, const struct spec_options *p)
+{
+    if (p->max_seqs < 1) return ERR(ST_E_RANGE, "spec: max_seqs is %d, at least 1 is needed", p->max_seqs);
+    if (p->block < 1) return ERR(ST_E_RANGE, "spec: block is %d, at least 1 is needed", p->block);
+    if (p->block == 1) return ST_OK;
+    if (!d) return ERR(ST_E_INTERNAL, "spec: block %d without a draft model; plain decoding has block 1", p->block);
+    if (p->block > draft_config_of(d)->block)
+        return ERR(ST_E_RANGE, "spec: block is %d, the draft's block_size is %d; ask for at most that", p->block,
+                   draft_config_of(d)->block);
+    if ((p->source == SPEC_ORACLE || p->source == SPEC_WRONG) && !p->oracle)
+        return ERR(ST_E_INTERNAL, "spec: oracle and wrong proposals need the oracle");
+    return ST_OK;
+}
+
+/* taps are stored whole during the forward; which rows survive is known only after it */
+static enum status store_tap(void *ctx, int index, const float *h, int rows)
+{
+    struct spec *s = ctx;
+    int k = s->n_stored;
+    if (k >= s->sink.n || s->sink.index[k] != index)
+        return ERR(ST_E_INTERNAL, "spec: tap %d arrived at place %d of %d; ascending layer order is needed", index, k,
+                   s->sink.n);
+    s->o->copy(s->o, (float *)s->taps.p + (int64_t)k * s->cap_rows * s->hidden, h, (size_t)rows * (size_t)s->hidden * 4);
+    s->n_stored++;
+    return ST_OK;
+}
+
+static enum status new_context(struct spec *s, int n_layers)
+{
+    const struct draft_config *c = draft_config_of(s->d);
+    size_t rows = (size_t)s->cap_rows * (size_t)s->hidden * 4;
+    s->sink = (struct tap_sink){.ctx = s, .tap = store_tap};
+    s->sink.n = split_taps(c, n_layers, 1, 0, s->sink.index);
+    for (int i = 0; i < s->sink.n; i++) s->sink.layer[i] = c->tap[s->sink.index[i]];
+    TRY(s->o->mem_new(s->o, &s->taps, rows * (size_t)s->sink.n, "taps of a round"));
+    return s->o->mem_new(s->o, &s->kept, rows, "committed rows of a tap");
+}
+
+static enum status new_arrays(struct spec *s)
+{
+    size_t seqs = (size_t)s->opt.max_seqs, rows = (size_t)s->cap_rows;
+    s->b.seq = mem_alloc(seqs, sizeof *s->b.seq, "batch sequences");
+    s->b.id = mem_alloc(rows, sizeof *s->b.id, "batch ids");
+    s->context = mem_alloc(seqs, sizeof *s->context, "context rows");
+    s->block = mem_alloc(seqs, sizeof *s->block, "draft blocks");
+    s->drafts = mem_alloc(rows, sizeof *s->drafts, "drafts");
+    s->argmax = mem_alloc(rows, sizeof *s->argmax, "target tokens");
+    s->decision = mem_alloc(2 * seqs, sizeof *s->decision, "decisions");
+    s->n_commit = mem_alloc(seqs, sizeof *s->n_commit, "commits");
+    if (s->opt.logits) s->logits = mem_alloc(rows * (size_t)s->vocab, sizeof *s->logits, "logits rows");
+    int whole = s->b.seq && s->b.id && s->context && s->block && s->drafts && s->argmax && s->decision && s->n_commit &&
+                (s->logits || !s->opt.logits);
+    return whole ? ST_OK : ST_E_NOMEM;
+}
+
+enum status spec_open(struct ops *o, const struct config *c, struct target *t, struct draft *d, struct state *s,
+                      const struct tp_comm *comm, const struct spec_options *opt, struct spec **s_p)
+{
+    TRY(check_options(d, opt));
+    struct spec *x = mem_alloc(1, sizeof *x, "decode rounds");
+    if (!x) return ST_E_NOMEM;
+    x->o = o;
+    x->t = t;
+    x->d = opt->block > 1 ? d : NULL;
+    x->s = s;
+    x->comm = *comm;
+    x->opt = *opt;
+    x->hidden = c->hidden;
+    x->vocab = c->vocab;
+    x->cap_rows = opt->max_seqs * opt->block;
+    enum status st = flow_open(o, c, x->cap_rows, &x->f);
+    if (st == ST_OK) st = new_arrays(x);
+    if (st == ST_OK && x->d) st = new_context(x, c->n_layers);
+    if (st != ST_OK) {
+        spec_close(x);
+        return st;
+    }
+    *s_p = x;
+    return ST_OK;
+}
+
+void spec_close(struct spec *s)
+{
+    if (!s) return;
+    flow_close(s->o, &s->f);
+    s->o->mem_free(s->o, &s->taps);
+    s->o->mem_free(s->o, &s->kept);
+    mem_free(s->b.seq);
+    mem_free(s->b.id);
+    mem_free(s->context);
+    mem_free(s->block);
+    mem_free(s->drafts);
+    mem_free(s->argmax);
+    mem_free(s->decision);
+    mem_free(s->n_commit);
+    mem_free(s->logits);
+    mem_free(s);
+}
+
+/* ---- proposals ------------------------------------------------------------------------------------ */
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* one proposal of a test source for output index i of a request */
+static int32_t invent(const struct spec *s, const struct spec_seq *q, int i)
+{
+    uint64_t r = rng_u64(s->opt.seed, (uint64_t)q->request, (uint64_t)i), vocab = (uint64_t)s->vocab;
+    int32_t truth = s->opt.source == SPEC_RANDOM ? -1 : s->opt.oracle(s->opt.oracle_ctx, q->request, i);
+    if (truth < 0) return (int32_t)(r % vocab);
+    if (s->opt.source == SPEC_ORACLE) return truth;
+    return (int32_t)(((uint64_t)truth + 1 + r % (vocab - 1)) % vocab); /* anything but the truth */
+}
+
+static enum status propose(struct spec *s, struct spec_seq *const *q, int n)
+{
+    int per = s->opt.block - 1;
+    if (s->opt.source == SPEC_DRAFT) {
+        for (int i = 0; i < n; i++)
+            s->block[i] = (struct draft_seq){q[i]->slot, q[i]->pos, q[i]->out[q[i]->n_out - 1]};
+        return draft_block(s->d, s->t, s->s, s->block, n, s->opt.block, s->drafts, NULL);
+    }
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < per; j++) s->drafts[i * per + j] = invent(s, q[i], q[i]->n_out + j);
+    return ST_OK;
+}
+
+/* ---- verification --------------------------------------------------------------------------------- */
+
+static void set_batch(struct spec *s, struct spec_seq *const *q, int n)
+{
+    int rows = s->opt.block;
+    s->b.kind = rows > 1 ? BATCH_VERIFY : BATCH_DECODE;
+    s->b.n_seq = n;
+    s->b.n_rows = n * rows;
+    for (int i = 0; i < n; i++) {
+        s->b.seq[i] = (struct batch_seq){.slot = q[i]->slot, .row0 = i * rows, .n_rows = rows, .pos0 = q[i]->pos,
+                                         .n_draft = rows - 1, .want_logits = rows};
+        s->b.id[i * rows] = q[i]->out[q[i]->n_out - 1];
+        for (int j = 1; j < rows; j++) s->b.id[i * rows + j] = s->drafts[i * (rows - 1) + j - 1];
+    }
+}
+
+/* rank 0 decides for all sequences; the others take its word in one message */
+static enum status decide(struct spec *s, int n)
+{
+    int rows = s->opt.block;
+    if (s->comm.rank == 0)
+        for (int i = 0; i < n; i++) {
+            const int32_t *top = s->argmax + i * rows;
+            int a = accept_greedy(s->drafts + i * (rows - 1), top, rows - 1);
+            s->decision[2 * i] = a;
+            s->decision[2 * i + 1] = top[a];
+        }
+    return s->comm.bcast(s->comm.ctx, s->decision, 2 * (size_t)n * sizeof *s->decision);
+}
+
+static enum status verify(struct spec *s, struct spec_seq *const *q, int n)
+{
+    set_batch(s, q, n);
+    s->n_stored = 0;
+    TRY(target_forward(s->t, s->s, &s->b, &s->f, s->d ? &s->sink : NULL, NULL));
+    if (s->d && s->n_stored != s->sink.n)
+        return ERR(ST_E_INTERNAL, "spec: %d taps of %d arrived", s->n_stored, s->sink.n);
+    TRY(target_argmax(s->t, s->argmax));
+    if (s->opt.logits) TRY(target_gather_logits(s->t, s->logits));
+    return decide(s, n);
+}
+
+/* ---- commit --------------------------------------------------------------------------------------- */
+
+/* Draft K/V of the committed rows. Rows are packed first, so nothing is spent on rejected rows; every operation below
+ * is per row, so the packing does not change a bit. */
+static enum status commit_context(struct spec *s, struct spec_seq *const *q, int n)
+{
+    struct ops *o = s->o;
+    int64_t h = s->hidden;
+    int rows = 0;
+    for (int i = 0; i < n; i++) {
+        s->context[i] = (struct batch_seq){.slot = q[i]->slot, .row0 = rows, .n_rows = s->n_commit[i], .pos0 = q[i]->pos};
+        rows += s->n_commit[i];
+    }
+    for (int k = 0; k < s->sink.n; k++) {
+        const float *tap = (const float *)s->taps.p + k * s->cap_rows * h;
+        float *kept = s->kept.p;
+        for (int i = 0; i < n; i++)
+            o->copy(o, kept + s->context[i].row0 * h, tap + s->b.seq[i].row0 * h, (size_t)(s->n_commit[i] * h) * 4);
+        TRY(draft_project(s->d, s->sink.index[k], kept, rows, s->f.acc, k > 0));
+    }
+    return draft_context(s->d, s->s, s->f.acc, s->context, n);
+}
+
+static enum status commit(struct spec *s, struct spec_seq *const *q, int n)
+{
+    for (int i = 0; i < n; i++) {
+        int a = s->decision[2 * i];
+        if (a < 0 || a >= s->opt.block) return ERR(ST_E_INTERNAL, "spec: %d accepted of %d drafts", a, s->opt.block - 1);
+        s->n_commit[i] = a + 1;
+    }
+    if (s->b.kind == BATCH_DECODE) return ST_OK; /* one row, absorbed by the forward */
+    TRY(target_commit(s->t, s->s, &s->b, s->n_commit));
+    return commit_context(s, q, n);
+}
+
+/* tokens that reach the output: the accepted drafts and the bonus, up to EOS or the budget */
+static void emit(struct spec *s, struct spec_seq *q, const int32_t *draft, int accepted, int32_t bonus)
+{
+    int k = 0;
+    while (k <= accepted && q->stop == STOP_NONE) {
+        int32_t token = k < accepted ? draft[k] : bonus;
+        q->out[q->n_out++] = token;
+        k++;
+        if (token == s->opt.eos) q->stop = STOP_EOS;
+        else if (q->n_out >= q->max_new) q->stop = STOP_LENGTH;
+    }
+    q->pos += accepted + 1;
+    if (s->opt.block > 1) q->round[q->n_rounds++] = (struct spec_round){s->opt.block - 1, accepted, k, bonus};
+}
+
+static void show_logits(const struct spec *s, struct spec_seq *const *q, int n)
+{
+    if (!s->opt.logits || s->comm.rank != 0) return;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < s->n_commit[i]; j++)
+            s->opt.logits(s->opt.logits_ctx, q[i]->request, q[i]->pos + j,
+                          s->logits + (int64_t)(s->b.seq[i].row0 + j) * s->vocab, s->vocab);
+}
+
+/* ---- the round ------------------------------------------------------------------------------------ */
+
+void spec_start(struct spec_seq *q, int32_t first_token, int eos)
+{
+    q->pos = q->prompt_tokens;
+    q->out[0] = first_token;
+    q->n_out = 1;
+    q->n_rounds = 0;
+    q->stop = first_token == eos ? STOP_EOS : q->max_new <= 1 ? STOP_LENGTH : STOP_NONE;
+}
+
+static enum status check_running(const struct spec *s, const struct spec_seq *q)
+{
+    const struct state *st = s->s;
+    if (q->stop != STOP_NONE || q->n_out < 1 || q->pos != q->prompt_tokens + q->n_out - 1)
+        return ERR(ST_E_INTERNAL, "spec: request %d is not running: stop %d, %d tokens, position %d after a prompt of %d",
+                   q->request, (int)q->stop, q->n_out, q->pos, q->prompt_tokens);
+    if (q->slot < 0 || q->slot >= st->layout.spec.n_slots || !st->slot_used[q->slot])
+        return ERR(ST_E_INTERNAL, "spec: request %d holds no state: slot %d", q->request, q->slot);
+    if (q->pos + s->opt.block > st->n_pages[q->slot] * st->layout.spec.page)
+        return ERR(ST_E_INTERNAL, "spec: request %d writes rows [%d, %d) but holds %d pages of %d; admit prompt + max_new + block",
+                   q->request, q->pos, q->pos + s->opt.block, st->n_pages[q->slot], st->layout.spec.page);
+    return ST_OK;
+}
+
+enum status spec_round(struct spec *s, struct spec_seq *const *q, int n, double *draft_s, double *verify_s,
+                       double *commit_s)
+{
+    if (n < 0 || n > s->opt.max_seqs)
+        return ERR(ST_E_RANGE, "spec: %d sequences in a round, opened for at most %d", n, s->opt.max_seqs);
+    if (n == 0) return ST_OK;
+    for (int i = 0; i < n; i++) TRY(check_running(s, q[i]));
+    double t0 = now_s();
+    if (s->d) TRY(propose(s, q, n));
+    double t1 = now_s();
+    TRY(verify(s, q, n));
+    double t2 = now_s();
+    TRY(commit(s, q, n));
+    show_logits(s, q, n);
+    for (int i = 0; i < n; i++)
+        emit(s, q[i], s->drafts + i * (s->opt.block - 1), s->decision[2 * i], s->decision[2 * i + 1]);
+    double t3 = now_s();
+    if (draft_s) *draft_s += t1 - t0;
+    if (verify_s) *verify_s += t2 - t1;
+    if (commit_s) *commit_s += t3 - t2;
+    return ST_OK;
+}

@@ -1,0 +1,63 @@
+/* spec - one round of speculative (or plain) decoding for a set of sequences on one TP group.
+ *
+ * Round: draft block -> VERIFY batch -> greedy accept -> commit a+1 rows -> emit, clip at EOS and budget.
+ * Plain (no draft): DECODE batch of one row per sequence. No MPI here; decisions are taken on TP rank 0 and
+ * broadcast through tp_comm, so ranks never disagree. The round allocates nothing.
+ * Source: dflash notes section 4. */
+#ifndef PDFLASH_MODEL_SPEC_H
+#define PDFLASH_MODEL_SPEC_H
+
+#include "model/draft.h"
+
+enum stop_reason { STOP_NONE, STOP_EOS, STOP_LENGTH, STOP_FAILED, STOP_ABORTED };
+
+struct spec_round { int proposed, accepted, emitted; int32_t bonus; }; /* accepted: before EOS/budget clipping */
+
+struct spec_seq { /* one request while it decodes */
+    int request;          /* question index */
+    int slot;             /* state slot */
+    int prompt_tokens;
+    int pos;              /* P: committed positions; out[n_out-1] sits at P, not yet run */
+    int max_new;
+    int n_out;            /* output tokens so far, including the one from prefill */
+    int32_t *out;         /* [max_new] */
+    int n_rounds;
+    struct spec_round *round; /* [max_new] */
+    enum stop_reason stop;    /* STOP_NONE while running */
+};
+
+enum spec_source { SPEC_DRAFT, SPEC_ORACLE, SPEC_WRONG, SPEC_RANDOM }; /* tests replace the draft's proposals */
+
+struct spec; /* opaque: target, draft, state, batch arrays */
+
+struct spec_options {
+    int block;            /* verify rows per sequence; 1: plain decoding */
+    int max_seqs;         /* most sequences in one round */
+    int eos;
+    enum spec_source source;
+    /* SPEC_ORACLE: the true continuation of a request: token at output index i, or -1 */
+    int32_t (*oracle)(void *ctx, int request, int i);
+    void *oracle_ctx;
+    uint64_t seed;        /* SPEC_RANDOM, SPEC_WRONG */
+    /* called on TP rank 0 for every committed row with its full logits row [vocab], host; NULL: off (costs a gather) */
+    void (*logits)(void *ctx, int request, int pos, const float *row, int vocab);
+    void *logits_ctx;
+};
+
+/* spec_open - draft may be NULL (block must be 1). t, d, s stay the caller's. */
+enum status spec_open(struct ops *o, const struct config *c, struct target *t, struct draft *d, struct state *s,
+                      const struct tp_comm *comm, const struct spec_options *opt, struct spec **s_p);
+void spec_close(struct spec *s);
+
+/* spec_start - a sequence whose prompt state is in its slot: sets pos, first token, and stop if that token already
+ * ends it (EOS or max_new == 1). Local. */
+void spec_start(struct spec_seq *q, int32_t first_token, int eos);
+/* spec_round - one round for n >= 0 running sequences (n = 0: idle, does nothing). draft_s, verify_s, commit_s: seconds
+ * added, may be NULL. Collective on the TP group. */
+enum status spec_round(struct spec *s, struct spec_seq *const *q, int n, double *draft_s, double *verify_s,
+                       double *commit_s);
+
+/* accept_greedy - drafts accepted: largest a with draft[i] == argmax[i] for all i < a. Pure. */
+int accept_greedy(const int32_t *draft, const int32_t *argmax, int n_draft);
+
+#endif

@@ -1,0 +1,138 @@
+#include "ops/cpu/cpu.h"
+#include "ops/cpu/cpu_math.h"
+#include "ops/cpu/cpu_ops.h"
+
+/* Squares of values near the FP32 maximum overflow. A row whose sums are not finite is summed again scaled
+ * by the power of two that brings its largest magnitude to [1, 2): such a scale is exact, so it changes
+ * nothing where the plain sums were finite, and rows need no second pass in the usual case. */
+static float row_scale(const float *x, int n)
+{
+    uint32_t top = 0;
+    for (int i = 0; i < n; i++) {
+        uint32_t u = cpu_float_bits(x[i]) & 0x7fffffffu;
+        if (u > top) top = u;
+    }
+    uint32_t e = top >> 23; /* biased exponent; 255: inf or NaN, which stay what they are */
+    if (e > 253) e = 253;
+    return e < 127 ? 1.0f : cpu_bits_float((254 - e) << 23);
+}
+
+/* 1 / sqrt(mean(x^2) + eps) = r * s with r of the scaled row; returns s, 1 in the usual case */
+CPU_INLINE float row_rms(const float *x, int n, float eps, float *r_p)
+{
+    float ss = cpu_dot(x, x, n), s = 1.0f;
+    if (!(ss <= 0x1.fffffep127f)) {
+        float acc = 0;
+        s = row_scale(x, n);
+        for (int i = 0; i < n; i++) acc += (x[i] * s) * (x[i] * s);
+        ss = acc;
+    }
+    *r_p = 1.0f / sqrtf(ss / (float)n + eps * s * s);
+    return s;
+}
+
+CPU_CLONES static void norm_row(const float *x, const float *w, float eps, int n, float *y)
+{
+    float r, s = row_rms(x, n, eps, &r);
+    int i = 0;
+    for (; i + CPU_LANES <= n; i += CPU_LANES) {
+        float v[CPU_LANES]; /* y may be x: read the lanes before writing them */
+        for (int l = 0; l < CPU_LANES; l++) v[l] = x[i + l] * s * r * w[i + l];
+        memcpy(y + i, v, sizeof v);
+    }
+    for (; i < n; i++) y[i] = x[i] * s * r * w[i];
+}
+
+void cpu_rmsnorm(struct ops *o, const float *x, int64_t ldx, const float *w, float eps, int t, int n, float *y,
+                 int64_t ldy)
+{
+    (void)o;
+    for (int i = 0; i < t; i++) norm_row(x + i * ldx, w, eps, n, y + i * ldy);
+}
+
+void cpu_head_norm(struct ops *o, float *x, int64_t ldx, const float *w, float eps, int t, int heads, int d)
+{
+    (void)o;
+    for (int i = 0; i < t; i++)
+        for (int j = 0; j < heads; j++) {
+            float *row = x + i * ldx + (int64_t)j * d;
+            norm_row(row, w, eps, d, row);
+        }
+}
+
+/* sum of v^2 and of v * q, the lanes of cpu_dot */
+CPU_INLINE void two_sums(const float *v, const float *q, int n, float s, float *ss_p, float *vq_p)
+{
+    float a[CPU_LANES] = {0}, b[CPU_LANES] = {0};
+    int i = 0;
+    for (; i + CPU_LANES <= n; i += CPU_LANES)
+        for (int l = 0; l < CPU_LANES; l++) {
+            float x = v[i + l] * s;
+            a[l] += x * x;
+            b[l] += x * q[i + l];
+        }
+    if (i < n) {
+        float x[CPU_LANES] = {0}, y[CPU_LANES] = {0};
+        memcpy(x, v + i, (size_t)(n - i) * sizeof *x);
+        memcpy(y, q + i, (size_t)(n - i) * sizeof *y);
+        for (int l = 0; l < CPU_LANES; l++) {
+            float u = x[l] * s;
+            a[l] += u * u;
+            b[l] += u * y[l];
+        }
+    }
+    *ss_p = cpu_sum16(a);
+    *vq_p = cpu_sum16(b);
+}
+
+/* (v . q) / sqrt(mean(v^2) + eps) */
+CPU_CLONES static float res_score(const float *v, const float *q, float eps, int n)
+{
+    float ss, vq, s = 1.0f;
+    two_sums(v, q, n, s, &ss, &vq);
+    if (!(ss <= 0x1.fffffep127f && fabsf(vq) <= 0x1.fffffep127f)) {
+        s = row_scale(v, n);
+        two_sums(v, q, n, s, &ss, &vq);
+    }
+    return vq / sqrtf(ss / (float)n + eps * s * s);
+}
+
+/* mix[n] := (first ? 0 : mix) + a * v */
+CPU_CLONES static void res_add(float *restrict mix, const float *restrict v, float a, int first, int n)
+{
+    int i = 0;
+    if (first) {
+        for (; i + CPU_LANES <= n; i += CPU_LANES)
+            for (int l = 0; l < CPU_LANES; l++) mix[i + l] = a * v[i + l];
+        for (; i < n; i++) mix[i] = a * v[i];
+    } else cpu_axpy(mix, a, v, n);
+}
+
+/* softmax of the scores in place: fixed order */
+static void res_softmax(float *s, int n)
+{
+    float top = s[0], sum = 0;
+    for (int j = 1; j < n; j++) top = s[j] > top ? s[j] : top;
+    for (int j = 0; j < n; j++) sum += s[j] = cpu_exp(s[j] - top);
+    for (int j = 0; j < n; j++) s[j] /= sum;
+}
+
+void cpu_attnres(struct ops *o, const float *bank, int64_t bank_stride, int n_bank, const float *prefix,
+                 const float *q, float eps, int t, int h, float *mix, const float *w, float norm_eps,
+                 float *normed)
+{
+    size_t n_score = ((size_t)n_bank + CPU_LANES) / CPU_LANES * CPU_LANES;
+    float *score = cpu_scratch(o, (n_score + (size_t)h) * sizeof *score), *spare = score + n_score;
+    for (int i = 0; i < t; i++) {
+        int64_t at = (int64_t)i * h;
+        float *row = mix ? mix + at : spare;
+        for (int j = 0; j < n_bank; j++) score[j] = res_score(bank + j * bank_stride + at, q, eps, h);
+        score[n_bank] = n_bank ? res_score(prefix + at, q, eps, h) : 0.0f;
+        if (n_bank) {
+            res_softmax(score, n_bank + 1);
+            for (int j = 0; j < n_bank; j++) res_add(row, bank + j * bank_stride + at, score[j], j == 0, h);
+            res_add(row, prefix + at, score[n_bank], 0, h);
+        } else memcpy(row, prefix + at, (size_t)h * sizeof *row);
+        if (normed) norm_row(row, w, norm_eps, h, normed + at);
+    }
+}

@@ -1,0 +1,48 @@
+/* coll_impl - what the two ways of exchanging share; private to coll*.c. */
+#ifndef PDFLASH_PD_COLL_IMPL_H
+#define PDFLASH_PD_COLL_IMPL_H
+
+#include "base/buf.h"
+#include "pd/coll.h"
+
+struct coll_shm;
+struct coll_mpi;
+
+/* One way to exchange. A collective is: write this rank's bytes at slot(), call one of the others. Pieces are at most
+ * slot_bytes long and equally long on all ranks. */
+struct coll_path {
+    const char *name;
+    void (*close)(struct coll *c);
+    /* slot - where this rank writes its piece of `bytes` bytes of the next exchange (host). */
+    void *(*slot)(struct coll *c, size_t bytes);
+    /* gather - *all_p: the ranks' pieces one behind the other, on rank 0 only when root_only. Valid until the next slot(). */
+    enum status (*gather)(struct coll *c, size_t bytes, int root_only, const void **all_p);
+    /* sum - the piece is n_parts partials of n floats; *sum_p: their tree sum over all ranks (host), each rank having
+     * added a slice. Needs host bmem. */
+    enum status (*sum)(struct coll *c, struct ops *o, int n_parts, const int *order, int64_t n, const float **sum_p);
+    /* bcast - at most slot_bytes of rank 0 to all. */
+    enum status (*bcast)(struct coll *c, void *host, size_t bytes);
+};
+
+struct coll {
+    MPI_Comm comm; /* a duplicate */
+    int rank, size;
+    size_t slot_bytes;
+    const struct coll_path *path;
+    struct coll_shm *shm;
+    struct coll_mpi *mpi;
+    struct ops *seen;    /* backend whose memory was looked at */
+    struct buf scratch;  /* device backends: the gathered partials in bmem; else empty */
+    double waited;       /* seconds */
+    int64_t calls;
+};
+
+/* coll_slice - elements [begin, begin + n) of n_all that rank r adds up; multiples of 16 elements. */
+void coll_slice(int64_t n_all, int size, int r, int64_t *begin_p, int64_t *n_p);
+
+/* coll_shm_open, coll_mpi_open - set c->path. The first returns ST_OK with c->path NULL on all ranks, and the reason,
+ * when the ranks cannot share memory. Collective on c->comm. */
+enum status coll_shm_open(struct coll *c, const char **why_p);
+enum status coll_mpi_open(struct coll *c);
+
+#endif

@@ -1,0 +1,124 @@
+#include "pd/engine.h"
+
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static int imax(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+/* Rows of the largest batch this rank ever runs, and whether it prefills at all. */
+static void row_limits(const struct world *w, const struct run_config *r, int *rows_p, int *chunk_p, int *verify_p)
+{
+    const struct plan_options *p = &r->transfer.plan;
+    int prefills = w->topo.single || w->role.role == ROLE_PREFILL;
+    int decodes = w->role.role == ROLE_DECODE;
+    int chunk = p->chunk < p->max_prompt ? p->chunk : p->max_prompt;
+    int seqs = p->concurrency < r->prompts.n ? p->concurrency : imax(r->prompts.n, 1);
+    *chunk_p = prefills ? imax(chunk, 1) : 0;
+    *verify_p = decodes && r->d ? seqs * r->block : 0;
+    *rows_p = imax(*chunk_p, decodes ? seqs * r->block : 0);
+}
+
+/* floats of the largest set of partials this rank contributes to one sum: without EP the routed latent and the shared
+ * expert travel together, with EP a rank sends one routed partial per block group */
+static int64_t sum_values(const struct config *c, const struct group *g, int rows)
+{
+    int64_t routed = g->ep > 1 ? (int64_t)split_block_groups(c) / (g->tp / g->ep) * c->latent : c->latent + c->hidden;
+    return (int64_t)rows * (c->hidden > routed ? c->hidden : routed);
+}
+
+static enum status open_draft(struct world *w, const struct run_config *r, int rows, struct engine *e)
+{
+    struct draft_spec s = {.tp = w->role.role == ROLE_DECODE ? w->topo.decode.tp : w->topo.prefill.tp,
+                           .tp_rank = w->role.tp_rank,
+                           .max_rows = rows,
+                           .kv = (enum ops_kv)r->transfer.plan.draft_kv};
+    if (w->role.role == ROLE_DECODE) {
+        s.parts = DRAFT_FC | DRAFT_CONTEXT | DRAFT_BLOCK;
+        s.n_taps = r->d->n_taps;
+        for (int i = 0; i < s.n_taps; i++) s.tap[i] = i;
+    } else {
+        s.n_taps = e->stage.n_taps;
+        for (int i = 0; i < s.n_taps; i++) s.tap[i] = e->stage.tap_index[i];
+        s.parts = DRAFT_FC | (w->role.last_stage ? DRAFT_CONTEXT : 0);
+    }
+    return draft_open(r->o, r->d, r->draft_ckpt, &s, &e->comm, &e->d);
+}
+
+static enum status open_state(struct world *w, const struct run_config *r, struct engine *e)
+{
+    const struct plan_options *p = &r->transfer.plan;
+    int decode = w->role.role == ROLE_DECODE;
+    int tokens = decode ? p->max_tokens : p->max_prompt;
+    struct layout l;
+    if (decode)
+        TRY(memory_decode_layout(r->c, r->d, &w->topo, p, w->role.tp_rank, &l));
+    else
+        TRY(memory_source_layout(r->c, r->d, &w->topo, p, w->role.stage, w->role.tp_rank, &l));
+    return state_open(r->o, &l, (tokens + p->page - 1) / p->page, &e->state);
+}
+
+enum status engine_open(struct world *w, const struct run_config *r, struct engine *e_p)
+{
+    struct engine *e = e_p;
+    memset(e, 0, sizeof *e);
+    enum status st;
+    int decode = w->role.role == ROLE_DECODE;
+    const struct group *g = decode ? &w->topo.decode : &w->topo.prefill;
+    int rows, verify_rows, pp = decode ? 1 : g->pp;
+    row_limits(w, r, &rows, &e->chunk_rows, &verify_rows);
+    TRY_GO(st, coll_open(w->tp, r->coll, sum_values(r->c, g, rows), &e->coll, &e->comm), fail);
+    struct target_spec s = {.layers = split_stage(r->c->n_layers, pp, w->role.stage),
+                            .tp = g->tp,
+                            .tp_rank = w->role.tp_rank,
+                            .ep = g->ep,
+                            .max_rows = rows,
+                            .max_verify_rows = verify_rows,
+                            .absorbed_prefill = r->absorbed_prefill};
+    TRY_GO(st, target_open(r->o, r->c, r->ckpt, &s, &e->comm, &e->t), fail);
+    if (r->d) prefill_stage_taps(&e->stage, r->c, r->d, pp, w->role.stage);
+    if (r->d) TRY_GO(st, open_draft(w, r, rows, e), fail);
+    TRY_GO(st, r->o->prepare(r->o, rows), fail);
+    TRY_GO(st, open_state(w, r, e), fail);
+    e->stage.t = e->t;
+    e->stage.d = e->d;
+    e->stage.s = &e->state;
+    e->stage.first = w->role.stage == 0;
+    e->stage.last = w->role.stage == pp - 1;
+    return ST_OK;
+fail:
+    engine_close(e, r->o);
+    return st;
+}
+
+void engine_close(struct engine *e, struct ops *o)
+{
+    if (!e) return;
+    (void)o;
+    if (e->state.o) state_close(&e->state);
+    draft_close(e->d);
+    target_close(e->t);
+    coll_close(e->coll);
+    memset(e, 0, sizeof *e);
+}
+
+void engine_stats(const struct engine *e, const struct world *w, struct rank_stats *st)
+{
+    struct rusage u;
+    st->role = (int32_t)w->role.role;
+    st->stage = w->role.stage;
+    st->tp_rank = w->role.tp_rank;
+    gethostname(st->host, sizeof st->host - 1);
+    st->weight_bytes = target_weight_bytes(e->t) + (e->d ? draft_weight_bytes(e->d) : 0);
+    st->state_bytes = e->state.layout.bytes;
+    st->device_bytes = -1;
+    st->peak_host_bytes = getrusage(RUSAGE_SELF, &u) == 0 ? (int64_t)u.ru_maxrss * 1024 : -1;
+    st->wait_s += coll_seconds(e->coll);
+    st->free_pages_end = e->state.n_free_pages;
+    st->free_slots_end = e->state.n_free_slots;
+    st->free_pages_start = e->state.layout.spec.n_pages;
+    st->free_slots_start = e->state.layout.spec.n_slots;
+}

@@ -1,0 +1,23 @@
+/* engine - this rank's share of the model, its state pools and its TP collectives, built from the plan. */
+#ifndef PDFLASH_PD_ENGINE_H
+#define PDFLASH_PD_ENGINE_H
+
+#include "pd/run.h"
+
+struct engine {
+    struct coll *coll;
+    struct tp_comm comm;
+    struct state state;
+    struct target *t;
+    struct draft *d;            /* NULL without speculation */
+    struct prefill_stage stage; /* used by prefill ranks and by single mode */
+    int chunk_rows;             /* rows of the largest prefill chunk; 0 when this rank never prefills */
+};
+
+/* engine_open - collectives, weights, pools, draft for this rank's role. Collective on w->tp. */
+enum status engine_open(struct world *w, const struct run_config *r, struct engine *e_p);
+void engine_close(struct engine *e, struct ops *o); /* Collective on w->tp */
+/* engine_stats - weights, pools, collective waiting of this rank, and its host name and peak memory. */
+void engine_stats(const struct engine *e, const struct world *w, struct rank_stats *st);
+
+#endif

@@ -1,0 +1,77 @@
+/* run - what the two roles need to do a batch run, and what they give back. Filled by src/cmd/run.
+ *
+ * All fields are the same on every rank unless said otherwise. The pointers stay the caller's. */
+#ifndef PDFLASH_PD_RUN_H
+#define PDFLASH_PD_RUN_H
+
+#include "model/prefill.h"
+#include "model/spec.h"
+#include "pd/coll.h"
+#include "pd/transfer.h"
+#include "pd/world.h"
+
+struct run_prompts { /* host */
+    int n;
+    const int64_t *offset; /* [n + 1] */
+    const int32_t *token;  /* flat */
+    const int32_t *tokens; /* [n] lengths */
+};
+
+struct run_config {
+    const struct config *c;
+    const struct draft_config *d;       /* NULL: --spec none */
+    const struct safetensors *ckpt, *draft_ckpt;
+    struct ops *o;
+    struct run_prompts prompts;
+    const uint8_t *skip;                /* [prompts.n] rows already committed; NULL: none */
+    struct transfer_options transfer;   /* with the plan options: page, chunk, slots, kv types */
+    enum coll_kind coll;
+    int block;                          /* verify rows; 1: plain */
+    int max_new;
+    int absorbed_prefill;
+    double watchdog_s;
+    const volatile int *interrupted;    /* set by a signal handler on the leader */
+    /* full logits rows of committed positions (decode leader) and of prompt ends (last stage, tp rank 0); NULL: off */
+    void (*logits)(void *ctx, int request, int pos, const float *row, int vocab);
+    void *logits_ctx;
+    int kill_rank, kill_event;          /* --inject kill:RANK@EVENT; -1: off. EVENT counts applied orders */
+};
+
+struct run_finished { /* one request, on the leader */
+    const struct spec_seq *q;
+    double admit_s, first_chunk_s, prefill_done_s, transfer_start_s, transfer_done_s, start_s, first_token_s, end_s; /* NaN: none */
+    int has_transfer;
+    struct transfer_request transfer;   /* summed over the decode ranks (seconds: largest) */
+};
+struct run_sink {
+    void *ctx;
+    enum status (*finished)(void *ctx, const struct run_finished *f);
+    /* called now and then with counts so far */
+    void (*progress)(void *ctx, int finished, int decoding, int64_t tokens, double now_s);
+};
+
+struct rank_stats { /* one per rank, gathered at the end; plain numbers */
+    int32_t role, stage, tp_rank, reserved;
+    char host[64];
+    int64_t weight_bytes, state_bytes, window_bytes, peak_host_bytes, device_bytes; /* device -1: none */
+    double compute_s, wait_s, transfer_s, total_s;
+    double draft_s, verify_s, commit_s, prefill_s;
+    uint64_t put_bytes[COMP_N], puts[COMP_N], words, flushes, stage_bytes, stage_messages;
+    int64_t rounds, chunks, orders;
+    uint64_t order_hash;
+    int32_t free_pages_start, free_pages_end, free_slots_start, free_slots_end;
+    int64_t ticks, start_delay_max, start_delay_sum, starts; /* leader */
+    uint64_t loop_allocs;               /* allocations inside the token loop: 0 */
+};
+
+/* prefill_role - run until STOP. decode_role - the same; with topology.single also the prefill. Both return the first
+ * fault; the caller aborts the job. Collective on all. */
+enum status prefill_role(struct world *w, const struct run_config *r, struct rank_stats *st_p);
+enum status decode_role(struct world *w, const struct run_config *r, const struct run_sink *sink, struct rank_stats *st_p);
+
+/* run_handshake - descriptors and plan agreement, before any window exists. inject: what --inject changes in this rank's
+ * descriptor has already been applied to r by the caller. build, tokenizer, weights: hashes. Collective on all. */
+enum status run_handshake(struct world *w, const struct run_config *r, uint64_t build, uint64_t tokenizer, uint64_t weights,
+                          struct descriptor **all_p);
+
+#endif

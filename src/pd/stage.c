@@ -1,0 +1,172 @@
+#include "pd/stage.h"
+
+#include <string.h>
+
+#include "pd/wait.h"
+#include "pd/world.h"
+#include "plan/split.h"
+
+enum { TAG_HEADER = 1, TAG_PREFIX = 2, TAG_BANK = 3, TAG_ACC = 4, MAX_BANK = 64 };
+
+struct lane { /* one flow and the messages that still read it */
+    struct flow flow;
+    struct stage_header head;
+    MPI_Request req[3 + MAX_BANK];
+    int n_req;
+};
+
+struct stage_link {
+    MPI_Comm pp;
+    int stage, n_stages;
+    struct ops *o;
+    int hidden, max_bank, depth, next;
+    struct lane *lane;
+    struct stage_counts count;
+};
+
+enum status stage_open(MPI_Comm pp, struct ops *o, const struct config *c, int cap_rows, int depth,
+                       struct stage_link **l_p)
+{
+    struct stage_link *l = mem_alloc(1, sizeof *l, "pipeline link");
+    if (!l) return ST_E_NOMEM;
+    enum status st = ST_OK;
+    l->pp = pp;
+    l->o = o;
+    l->n_stages = 1;
+    l->hidden = c->hidden;
+    l->max_bank = split_bank_rows(c->res_block, c->n_layers);
+    l->depth = depth;
+    if (pp != MPI_COMM_NULL) {
+        MPI_Comm_rank(pp, &l->stage);
+        MPI_Comm_size(pp, &l->n_stages);
+    }
+    if (l->max_bank > MAX_BANK) {
+        st = ERR(ST_E_RANGE, "%d bank rows; the pipeline hand-off carries at most %d", l->max_bank, MAX_BANK);
+        goto fail;
+    }
+    l->lane = mem_alloc((size_t)depth, sizeof *l->lane, "pipeline flows");
+    if (!l->lane) {
+        st = ST_E_NOMEM;
+        goto fail;
+    }
+    for (int i = 0; i < depth; i++) TRY_GO(st, flow_open(o, c, cap_rows, &l->lane[i].flow), fail);
+    *l_p = l;
+    return ST_OK;
+fail:
+    stage_close(l);
+    return st;
+}
+
+void stage_close(struct stage_link *l)
+{
+    if (!l) return;
+    for (int i = 0; l->lane && i < l->depth; i++) flow_close(l->o, &l->lane[i].flow);
+    mem_free(l->lane);
+    mem_free(l);
+}
+
+static enum status finish_lane(struct stage_link *l, struct lane *a, enum status (*idle)(void *), void *ctx)
+{
+    if (a->n_req == 0) return ST_OK;
+    double t = MPI_Wtime();
+    TRY(wait_all(a->req, a->n_req, idle, ctx));
+    l->count.wait_s += MPI_Wtime() - t;
+    a->n_req = 0;
+    return ST_OK;
+}
+
+enum status stage_flow(struct stage_link *l, struct flow **f_p, enum status (*idle)(void *), void *ctx)
+{
+    struct lane *a = &l->lane[l->next];
+    TRY(finish_lane(l, a, idle, ctx));
+    l->next = (l->next + 1) % l->depth;
+    *f_p = &a->flow;
+    return ST_OK;
+}
+
+static enum status check_header(const struct stage_link *l, const struct order *o, const struct stage_header *h)
+{
+    if (h->seq != o->seq || h->request != o->request || h->pos0 != o->pos0 || h->rows != o->n || h->hidden != l->hidden ||
+        h->n_bank < 0 || h->n_bank > l->max_bank)
+        return ERR(ST_E_FAULT,
+                   "stage %d: hand-off of order %lld (request %d, position %d, %d rows, hidden %d, %d bank rows) does not "
+                   "fit order %lld (request %d, position %d, %d rows, hidden %d, at most %d bank rows)",
+                   l->stage, (long long)h->seq, h->request, h->pos0, h->rows, h->hidden, h->n_bank, (long long)o->seq,
+                   o->request, o->pos0, o->n, l->hidden, l->max_bank);
+    return ST_OK;
+}
+
+/* parts of a flow in the order they cross: prefix, bank rows, accumulator */
+static int parts(const struct stage_link *l, const struct flow *f, int n_bank, int has_acc, float *part[3 + MAX_BANK],
+                 int tag[3 + MAX_BANK])
+{
+    int n = 0;
+    part[n] = f->prefix;
+    tag[n++] = TAG_PREFIX;
+    for (int r = 0; r < n_bank; r++) {
+        part[n] = f->bank + (int64_t)r * f->cap_rows * l->hidden;
+        tag[n++] = TAG_BANK;
+    }
+    if (has_acc) {
+        part[n] = f->acc;
+        tag[n++] = TAG_ACC;
+    }
+    return n;
+}
+
+enum status stage_receive(struct stage_link *l, const struct order *o, struct flow *f, struct stage_header *h_p,
+                          enum status (*idle)(void *), void *ctx)
+{
+    struct stage_header h;
+    MPI_Request req[3 + MAX_BANK];
+    float *part[3 + MAX_BANK];
+    int tag[3 + MAX_BANK], from = l->stage - 1;
+    double t = MPI_Wtime();
+    TRY(mpi_check(MPI_Irecv(&h, sizeof h, MPI_BYTE, from, TAG_HEADER, l->pp, &req[0]), "MPI_Irecv"));
+    TRY(wait_all(req, 1, idle, ctx));
+    TRY(check_header(l, o, &h));
+    int n = parts(l, f, h.n_bank, h.has_acc, part, tag);
+    int64_t values = (int64_t)h.rows * l->hidden;
+    if (h.rows > f->cap_rows || values > INT32_MAX)
+        return ERR(ST_E_FAULT, "stage %d: %d rows in the hand-off, room for %d", l->stage, h.rows, f->cap_rows);
+    for (int i = 0; i < n; i++)
+        TRY(mpi_check(MPI_Irecv(part[i], (int)values, MPI_FLOAT, from, tag[i], l->pp, &req[i]), "MPI_Irecv"));
+    TRY(wait_all(req, n, idle, ctx));
+    l->count.wait_s += MPI_Wtime() - t;
+    f->n_bank = h.n_bank;
+    f->has_acc = h.has_acc;
+    *h_p = h;
+    return ST_OK;
+}
+
+enum status stage_send(struct stage_link *l, const struct order *o, struct flow *f, int rows, double first_chunk_s)
+{
+    if (l->stage == l->n_stages - 1) return ST_OK;
+    struct lane *a = NULL;
+    for (int i = 0; i < l->depth; i++)
+        if (&l->lane[i].flow == f) a = &l->lane[i];
+    if (!a || a->n_req) return ERR(ST_E_INTERNAL, "stage %d: flow is not free to be sent", l->stage);
+    float *part[3 + MAX_BANK];
+    int tag[3 + MAX_BANK], to = l->stage + 1;
+    int64_t values = (int64_t)rows * l->hidden;
+    a->head = (struct stage_header){o->seq, o->request, o->pos0, rows, f->n_bank, f->has_acc, l->hidden, first_chunk_s};
+    TRY(mpi_check(MPI_Isend(&a->head, sizeof a->head, MPI_BYTE, to, TAG_HEADER, l->pp, &a->req[0]), "MPI_Isend"));
+    int n = parts(l, f, f->n_bank, f->has_acc, part, tag);
+    for (int i = 0; i < n; i++)
+        TRY(mpi_check(MPI_Isend(part[i], (int)values, MPI_FLOAT, to, tag[i], l->pp, &a->req[i + 1]), "MPI_Isend"));
+    a->n_req = n + 1;
+    l->count.messages += (uint64_t)n + 1;
+    l->count.bytes += sizeof a->head + (uint64_t)n * (uint64_t)values * sizeof(float);
+    return ST_OK;
+}
+
+enum status stage_drain(struct stage_link *l)
+{
+    for (int i = 0; i < l->depth; i++) TRY(finish_lane(l, &l->lane[i], NULL, NULL));
+    return ST_OK;
+}
+
+struct stage_counts stage_counts(const struct stage_link *l)
+{
+    return l->count;
+}

@@ -1,0 +1,83 @@
+/* transfer - moves a request's state from the prefill ranks' arenas into the decode ranks' staging slots.
+ *
+ * Windows (MPI_Win_allocate or _create, host memory, disp_unit 1, lock_all for the whole run): data = staging
+ * slots on decode ranks; words = [slot][source index][component] lines on decode ranks; credit =
+ * [decode tp rank][slot] words on prefill ranks. --transport sendrecv carries the same runs in messages and
+ * keeps words and credits in local memory: an independent path. The transports are a table; what is sent,
+ * counted and checked is shared code.
+ *
+ * A source sends only under a GRANT of the slot's current generation. A slot's generation only changes when
+ * every expected word of the old one is DONE or QUIET. Every run is bounds-checked against both entries.
+ * Never started in single mode. */
+#ifndef PDFLASH_PD_TRANSFER_H
+#define PDFLASH_PD_TRANSFER_H
+
+#include "model/state.h"
+#include "pd/handshake.h"
+#include "pd/words.h"
+#include "pd/world.h"
+#include "plan/memory.h"
+
+enum transport_kind { TRANSPORT_RMA, TRANSPORT_SENDRECV };
+enum window_kind { WINDOW_ALLOCATE, WINDOW_CREATE };
+
+struct transfer_options {
+    enum transport_kind transport;
+    enum window_kind window;
+    int verify;              /* checksums, NaN pre-fill (0x7FC1 / NaN), scan at unpack */
+    struct plan_options plan;
+    int drop_component, drop_rank; /* --inject drop:COMP@RANK: that source never writes that word; -1, -1: off */
+};
+
+struct transfer_count { uint64_t bytes, puts, flushes, words; };
+
+struct transfer; /* opaque */
+
+/* transfer_open - make plans and windows after the handshake passed. arena: this prefill rank's state (NULL on
+ * decode). Checks free space of /dev/shm first and names needed and available bytes. `--window create` while the
+ * osc component is forced to sm is refused (ST_E_CONFIG). Collective on w->xfer. */
+enum status transfer_open(struct world *w, const struct config *c, const struct draft_config *d,
+                          const struct transfer_options *opt, const struct state *source, struct transfer **t_p);
+/* transfer_close - free windows. Collective. */
+void transfer_close(struct transfer *t);
+/* transfer_progress - drive MPI and the transport; cheap. Local. */
+enum status transfer_progress(struct transfer *t);
+int64_t transfer_window_bytes(const struct transfer *t);
+const char *transfer_osc(const struct transfer *t);   /* osc component as far as it can be known, e.g. "sm", "default" */
+struct transfer_count transfer_counts(const struct transfer *t, enum comp comp);
+/* transfer_plan_all_hash - hash over all pair plans of the run, for the descriptor; pure. */
+enum status transfer_plan_all_hash(const struct config *c, const struct draft_config *d, const struct topology *topo,
+                                   const struct plan_options *o, uint64_t *hash_p);
+
+/* ---- source side (prefill ranks) ---- */
+/* transfer_begin - the request has staging slot `slot` with this generation; its state is in source slot
+ * `state_slot` and has n_pages pages. */
+enum status transfer_begin(struct transfer *t, int slot, uint32_t generation, int request, int state_slot, int n_pages);
+/* transfer_pages - logical pages [p0, p1) are final: queue them (MLA, draft) for every destination. */
+enum status transfer_pages(struct transfer *t, int slot, int p0, int p1);
+/* transfer_final - all pages are queued and KDA, conv are final: queue them; aux NULL except on the last stage.
+ * After it every expected component ends with a DONE word. */
+enum status transfer_final(struct transfer *t, int slot, const struct layout_aux *aux);
+/* transfer_fail - this source gives up on the slot: FAIL word on every component to every destination. */
+enum status transfer_fail(struct transfer *t, int slot);
+/* transfer_push - issue queued runs to destinations that granted; settle (flush, words) what was issued by an
+ * earlier call, or at once when settle_now. *idle_p: 1 when nothing is queued or unsettled. Local. */
+enum status transfer_push(struct transfer *t, int settle_now, int *idle_p);
+
+/* ---- destination side (decode ranks) ---- */
+/* transfer_grant - slot free, its words zeroed, pre-filled when verifying; expects a prompt of n_pages pages. */
+enum status transfer_grant(struct transfer *t, int slot, uint32_t generation, int request, int n_pages);
+/* transfer_ready - *ready_p: 1 every expected word of every source is DONE with the planned byte count, 0 not yet,
+ * -1 a source reported FAIL. A DONE with a wrong count is ST_E_FAULT. */
+enum status transfer_ready(struct transfer *t, int slot, int *ready_p);
+/* transfer_unpack - copy the slot into the pools of `state_slot`, check aux (request, generation, state position)
+ * and, when verifying, checksums and NaN scan (ST_E_FAULT naming entry and page). The slot is free afterwards. */
+enum status transfer_unpack(struct transfer *t, int slot, struct state *s, int state_slot, struct layout_aux *aux_p);
+struct transfer_request { uint64_t bytes[COMP_N], puts[COMP_N], checksum[COMP_N]; double seconds[COMP_N];
+                          double first_s, done_s; };
+/* transfer_request_stats - what this rank received for the slot's current request; valid between ready and the next grant. */
+void transfer_request_stats(const struct transfer *t, int slot, struct transfer_request *r);
+/* transfer_table - print (request, slot, source, component, expected, seen) of every unfinished slot to stderr. */
+void transfer_table(const struct transfer *t);
+
+#endif

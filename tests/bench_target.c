@@ -1,0 +1,177 @@
+/* bench_target - rows a second of the fixture model on one rank, and where the time goes.
+ *
+ * Prefill of 150 tokens (chunks of 64 too), verify of 16 (one request) and 128 rows (8 requests), decode of 1 and 8.
+ * The operations are wrapped by timers; linears are split by shape. Prints; asserts only that it ran. */
+#include "nano.h"
+
+#include <stdio.h>
+#include <time.h>
+
+const char *const suite_name = "bench_target";
+
+enum { MAX_LINES = 64, VERIFY = 128 };
+
+static struct ops real;
+static struct line { char name[32]; double s; long n; } line[MAX_LINES];
+static int n_lines;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void spent(const char *name, double t0)
+{
+    double s = now() - t0;
+    int i = 0;
+    while (i < n_lines && strcmp(line[i].name, name) != 0) i++;
+    if (i == MAX_LINES) return;
+    if (i == n_lines) snprintf(line[n_lines++].name, sizeof line->name, "%s", name);
+    line[i].s += s;
+    line[i].n++;
+}
+
+#define TIMED(op, params, ...)         \
+    static void timed_##op params      \
+    {                                  \
+        double t0 = now();             \
+        real.op(__VA_ARGS__);          \
+        spent(#op, t0);                \
+    }
+
+static void timed_linear(struct ops *o, const struct mat *m, const float *x, int64_t ldx, int t, float *y, int64_t ldy)
+{
+    char name[32];
+    double t0 = now();
+    real.linear(o, m, x, ldx, t, y, ldy);
+    snprintf(name, sizeof name, "linear %d x %d%s", m->n, m->k, m->exact ? " exact" : "");
+    spent(name, t0);
+}
+TIMED(rmsnorm, (struct ops *o, const float *x, int64_t ldx, const float *w, float eps, int t, int n, float *y, int64_t ldy),
+      o, x, ldx, w, eps, t, n, y, ldy)
+TIMED(attnres, (struct ops *o, const float *bank, int64_t bs, int nb, const float *p, const float *q, float eps, int t,
+                int h, float *mix, const float *w, float ne, float *normed),
+      o, bank, bs, nb, p, q, eps, t, h, mix, w, ne, normed)
+TIMED(conv, (struct ops *o, const float *x, int64_t ldx, const float *w, int kernel, int ch, enum ops_kv kv,
+             const struct seq_rows *seq, int n, float *y), o, x, ldx, w, kernel, ch, kv, seq, n, y)
+TIMED(conv_commit, (struct ops *o, void *tail, const float *x, int64_t ldx, int kernel, int ch, enum ops_kv kv, int n),
+      o, tail, x, ldx, kernel, ch, kv, n)
+TIMED(kda_prepare, (struct ops *o, float *qkv, float *z, int64_t ldz, float *b, int64_t ldb, const float *a,
+                    const float *dt, float lb, int t, int heads, int d), o, qkv, z, ldz, b, ldb, a, dt, lb, t, heads, d)
+TIMED(kda_recur, (struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb,
+                  float *state, int write, int t, int heads, int d, float *out, int64_t ldo),
+      o, qkv, g, ldg, beta, ldb, state, write, t, heads, d, out, ldo)
+TIMED(kda_out, (struct ops *o, float *x, const float *gate, int64_t ldg, const float *w, float eps, int t, int heads, int d),
+      o, x, gate, ldg, w, eps, t, heads, d)
+TIMED(mla_write, (struct ops *o, const float *x, int64_t ldx, int w, const struct paged *c, const struct seq_rows *seq, int n),
+      o, x, ldx, w, c, seq, n)
+TIMED(mla_attend, (struct ops *o, const float *q, int64_t ldq, const struct paged *c, int rank, int rope, float scale,
+                   int heads, const struct seq_rows *seq, int n, float *z, int64_t ldz),
+      o, q, ldq, c, rank, rope, scale, heads, seq, n, z, ldz)
+TIMED(mla_attend_expanded, (struct ops *o, const float *q, int64_t ldq, const struct paged *c, int rank, int rope,
+                            int nope, int v, const struct mat *wkv, float scale, int heads, const struct seq_rows *seq,
+                            int n, float *out, int64_t ldo),
+      o, q, ldq, c, rank, rope, nope, v, wkv, scale, heads, seq, n, out, ldo)
+TIMED(gate, (struct ops *o, float *x, int64_t ldx, const float *g, int64_t ldg, int t, int n), o, x, ldx, g, ldg, t, n)
+TIMED(situ, (struct ops *o, const float *x, int64_t ldx, float b1, float b2, int t, int n, float *y, int64_t ldy),
+      o, x, ldx, b1, b2, t, n, y, ldy)
+TIMED(route, (struct ops *o, const float *l, const float *b, int n, int k, float s, int t, int32_t *idx, float *w),
+      o, l, b, n, k, s, t, idx, w)
+TIMED(moe, (struct ops *o, const struct mat *up, const struct mat *down, int e0, int nl, int ne, const float *z,
+            int latent, int cols, int groups, int merge, const int32_t *idx, const float *w, int k, float b1, float b2,
+            int t, float *y, int64_t ys),
+      o, up, down, e0, nl, ne, z, latent, cols, groups, merge, idx, w, k, b1, b2, t, y, ys)
+TIMED(add, (struct ops *o, float *y, const float *x, int64_t n), o, y, x, n)
+TIMED(copy, (struct ops *o, void *d, const void *s, size_t n), o, d, s, n)
+TIMED(round_kv, (struct ops *o, float *x, int64_t n, enum ops_kv kv), o, x, n, kv)
+TIMED(embed, (struct ops *o, const void *tab, int first, int n_ids, int h, const int32_t *id, int t, float *y),
+      o, tab, first, n_ids, h, id, t, y)
+TIMED(argmax, (struct ops *o, const float *l, int64_t ldx, int t, int n, float *v, int32_t *i), o, l, ldx, t, n, v, i)
+
+static void wrap(struct ops *o)
+{
+    real = *o;
+#define WRAP(op) o->op = timed_##op
+    WRAP(linear), WRAP(rmsnorm), WRAP(attnres), WRAP(conv), WRAP(conv_commit), WRAP(kda_prepare), WRAP(kda_recur);
+    WRAP(kda_out), WRAP(mla_write), WRAP(mla_attend), WRAP(mla_attend_expanded), WRAP(gate), WRAP(situ), WRAP(route);
+    WRAP(moe), WRAP(add), WRAP(copy), WRAP(round_kv), WRAP(embed), WRAP(argmax);
+}
+
+static int by_time(const void *a, const void *b)
+{
+    double x = ((const struct line *)a)->s, y = ((const struct line *)b)->s;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* one measured step on fresh or continuing state; rows go through `times` times */
+struct job { const char *what; enum batch_kind kind; int n_seq, rows, times; };
+
+static void measure(struct nano *m, struct nano_rank *r, const struct job *j, const int32_t *ids)
+{
+    int slot[8], keep[8];
+    int32_t id[1024], best[1024];
+    struct batch_seq q[8];
+    double s = 0, sums = 0;
+    int pos = j->kind == BATCH_PREFILL ? 0 : 60;
+    for (int i = 0; i < j->n_seq; i++) {
+        slot[i] = nano_admit(r);
+        if (pos) nano_prefill(r, slot[i], pos, ids, pos);
+        keep[i] = 1;
+        q[i] = (struct batch_seq){slot[i], i * j->rows, j->rows, pos, j->kind == BATCH_VERIFY ? j->rows - 1 : 0,
+                                  j->kind == BATCH_PREFILL ? 1 : j->rows};
+        memcpy(id + i * j->rows, ids + pos, (size_t)j->rows * sizeof *id);
+    }
+    struct batch b = {j->kind, j->n_seq * j->rows, j->n_seq, q, id};
+    n_lines = 0;
+    for (int k = 0; k < j->times; k++) {
+        double t0 = now();
+        ck_assert_int_eq(target_forward(r->t, &r->s, &b, &r->f, NULL, NULL), ST_OK);
+        ck_assert_int_eq(target_argmax(r->t, best), ST_OK);
+        if (j->kind == BATCH_VERIFY) ck_assert_int_eq(target_commit(r->t, &r->s, &b, keep), ST_OK);
+        s += now() - t0;
+    }
+    qsort(line, (size_t)n_lines, sizeof *line, by_time);
+    printf("%-26s %8.1f rows/s  %7.3f ms a call\n", j->what, j->times * b.n_rows / s, 1e3 * s / j->times);
+    for (int i = 0; i < n_lines; i++) sums += line[i].s;
+    for (int i = 0; i < n_lines && i < 16; i++)
+        printf("    %5.1f %%  %8.1f us a call  %s\n", 100 * line[i].s / s, 1e6 * line[i].s / (double)line[i].n, line[i].name);
+    printf("    %5.1f %%  outside the operations\n", 100 * (1 - sums / s));
+    for (int i = 0; i < j->n_seq; i++) ck_assert_int_eq(state_release(&r->s, slot[i]), ST_OK);
+    (void)m;
+}
+
+START_TEST(rows_per_second)
+{
+    static const struct job job[] = {
+        {"prefill 150, one chunk", BATCH_PREFILL, 1, 150, 6}, {"prefill 64", BATCH_PREFILL, 1, 64, 12},
+        {"verify 16 (1 x 16)", BATCH_VERIFY, 1, 16, 40},      {"verify 128 (8 x 16)", BATCH_VERIFY, 8, 16, 8},
+        {"decode 1", BATCH_DECODE, 1, 1, 100},                {"decode 8 (8 x 1)", BATCH_DECODE, 8, 1, 40},
+    };
+    struct nano m;
+    struct nano_rank r;
+    int n;
+    nano_open(&m);
+    int32_t *ids = nano_ids("p150", &n);
+    struct nano_spec spec = {.act = _i ? ACT_BF16 : ACT_FP32, .kv = OPS_KV_BF16, .max_rows = 160, .max_verify_rows = 128};
+    nano_rank_open(&m, &spec, &r);
+    printf("== %s, act %s, %.1f MB of weights\n", r.o.isa, _i ? "bf16" : "fp32", 1e-6 * (double)target_weight_bytes(r.t));
+    wrap(&r.o);
+    for (size_t i = 0; i < sizeof job / sizeof *job; i++) measure(&m, &r, &job[i], ids);
+    nano_rank_close(&r);
+    mem_free(ids);
+    nano_close(&m);
+}
+END_TEST
+
+void suite_fill(Suite *s)
+{
+    TCase *tc = SUITE_CASE(s, "rows a second", 300);
+    tcase_add_loop_test(tc, rows_per_second, 0, 2);
+}
+
+int main(void)
+{
+    return suite_main_serial();
+}
