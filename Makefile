@@ -42,8 +42,11 @@ TSUITE    := $(B)/tests/suite.o
 TESTS     := $(TSRCS:tests/%.c=$(B)/tests/%)
 MTSRCS    := $(sort $(wildcard tests/mpi_*.c))
 MTESTS    := $(MTSRCS:tests/%.c=$(B)/tests/%)
+# x_*: programs that the end-to-end tests call; bench_*: measurements, never part of a test run
+XTESTS    := $(patsubst tests/%.c,$(B)/tests/%,$(sort $(wildcard tests/x_*.c)))
+BENCHES   := $(patsubst tests/%.c,$(B)/tests/%,$(sort $(wildcard tests/bench_*.c)))
 
-.PHONY: all help run test test-unit test-mpi test-e2e asan ubsan valgrind lint format install clean bootstrap man
+.PHONY: all help bench run test test-unit test-mpi test-e2e asan ubsan valgrind lint format install clean bootstrap man
 .DEFAULT_GOAL := all
 
 ## all: build pdflash
@@ -77,11 +80,14 @@ test-mpi: $(MTESTS)
 	@B=$(B) tests/run.sh mpi
 
 ## test-e2e: the program as a user runs it
-test-e2e: $(BIN)
+test-e2e: $(BIN) $(XTESTS)
 	@B=$(B) tests/run.sh e2e
 
 .PHONY: build-tests
-build-tests: $(TESTS) $(MTESTS)
+build-tests: $(TESTS) $(MTESTS) $(XTESTS)
+
+## bench: build the measuring programs (build/release/tests/bench_*)
+bench: $(BENCHES)
 
 ## asan: whole suite under AddressSanitizer and UndefinedBehaviorSanitizer
 asan ubsan:
@@ -154,6 +160,13 @@ $(B)/tests/%.o: tests/%.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC $<)
 	$(Q)$(MPICC) $(CFLAGS_) $(CHECK_CF) -Itests -MMD -MP -c $< -o $@
+# helper programs and benches have their own main and no suite
+$(B)/tests/x_%: $(B)/tests/x_%.o $(LIB)
+	$(call say,LD $@)
+	$(Q)$(MPICC) $(SAN) -o $@ $< $(LIB) $(LDLIBS_)
+$(B)/tests/bench_%: $(B)/tests/bench_%.o $(LIB)
+	$(call say,LD $@)
+	$(Q)$(MPICC) $(SAN) -o $@ $< $(LIB) $(LDLIBS_)
 $(B)/tests/%: $(B)/tests/%.o $(TSUITE) $(LIB)
 	$(call say,LD $@)
 	$(Q)$(MPICC) $(SAN) -o $@ $< $(TSUITE) $(LIB) $(CHECK_LD) $(LDLIBS_)

@@ -125,6 +125,7 @@ static void measure(struct nano *m, struct nano_rank *r, const struct job *j, co
     }
     struct batch b = {j->kind, j->n_seq * j->rows, j->n_seq, q, id};
     n_lines = 0;
+    memset(line, 0, sizeof line);
     for (int k = 0; k < j->times; k++) {
         double t0 = now();
         ck_assert_int_eq(target_forward(r->t, &r->s, &b, &r->f, NULL, NULL), ST_OK);

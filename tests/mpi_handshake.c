@@ -101,7 +101,7 @@ static const struct {
     {"tap[1]", offsetof(struct descriptor, tap) + 4, 4, BOTH, 5, NULL, NULL},
     {"tap[31]", offsetof(struct descriptor, tap) + 124, 4, BOTH, (uint32_t)-3, "has -3", "has 0"},
     {"window", F(window), BOTH, 65, NULL, NULL},
-    {"rope_theta", F(rope_theta), BOTH, 0x40c3880000000000u, "has 10000,", "has 1000000"}, /* 10000.0 */
+    {"rope_theta", F(rope_theta), BOTH, 0x40c81c8000000000u, "has 12345", "has 1000000"}, /* 12345.0 */
     {"page", F(page), BOTH, 16, NULL, NULL},
     {"order", F(order), BOTH, PAGE_TOKEN_MAJOR, "has 1", "has 0"}, /* equal sizes cannot give it away */
     {"kv", F(kv), BOTH, KV_FP32, "has 1", "has 0"},
@@ -117,17 +117,17 @@ static const struct {
     {"draft_first_head", F(draft_first_head), BOTH, 7, NULL, NULL},
     {"mla_width", F(mla_width), BOTH, 41, NULL, NULL},
     {"mla_row_bytes", F(mla_row_bytes), BOTH, 82, NULL, NULL},
-    {"mla_layers", F(mla_layers), BOTH, 9, NULL, NULL},
+    {"mla_layers", F(mla_layers), BOTH, 9, NULL, "expects"},
     {"kda_heads", F(kda_heads), BOTH, 24, NULL, NULL},
     {"kda_dim", F(kda_dim), BOTH, 32, NULL, NULL},
     {"conv_kernel", F(conv_kernel), BOTH, 3, NULL, NULL},
-    {"layer", F(kda_layers), BOTH, 9, NULL, NULL},
+    {"kda_layers", F(kda_layers), BOTH, 9, NULL, "expects"},
     {"kda_heads_per_rank", F(kda_heads_per_rank), BOTH, 7, NULL, "12"},
-    {"layers", F(layer_begin), BOTH, 7, "[7,", "[0,"},
-    {"layers", F(layer_end), BOTH, 7, ", 7)", ", 6)"},
+    {"layers", F(layer_begin), BOTH, 7, "[7,", " has ["}, /* held against the range of the stage before */
+    {"layers", F(layer_end), BOTH, 7, ", 7)", " has ["},
     {"state_convention", F(state_convention), BOTH, 2, NULL, NULL},
     {"act", F(act), BOTH, 1, NULL, NULL},
-    {"slot_bytes", F(slot_bytes), DECODE, 16384, NULL, NULL},
+    {"slot", F(slot_bytes), DECODE, 16384, NULL, " has "}, /* against another decode rank or the window's 24576 */
     {"window", F(window_bytes), DECODE, SLOTS * 8192 - 1, NULL, "8192"},
     {"entries_hash", F(entries_hash), BOTH, 0, "has 0", NULL},
     {"plan_hash", F(plan_hash), BOTH, 99, NULL, NULL},
@@ -180,8 +180,8 @@ START_TEST(each_changed_field_is_refused_on_every_rank)
         for (int side = 0; side < 2; side++) {
             if (row[i].where != BOTH && row[i].where != (side ? DECODE : PREFILL)) continue;
             int changed = side ? t->n_ranks - 1 : t->n_prefill - 1;
-            struct descriptor mine = good(t, world.rank), *all = NULL;
-            if (field(&mine, i) == row[i].value) continue;
+            struct descriptor mine = good(t, world.rank), was = good(t, changed), *all = NULL;
+            if (field(&was, i) == row[i].value) continue;
             if (world.rank == changed) change(&mine, i);
             enum status st = handshake_run(&world, &mine, &all);
             int ok = st == ST_E_HANDSHAKE && !all && message_is_right(t, i, changed);

@@ -19,7 +19,9 @@ struct check {
     int32_t *row;
     int n;
     struct result *result;
-    int flips;          /* expert sets that differ where the margin allows it */
+    float margin;       /* expert sets may differ where the k-th and the next biased score are closer than this */
+    int flips;          /* sets that do */
+    uint8_t flipped[MAX_ROWS]; /* by token */
 };
 
 static struct nano model;
@@ -80,7 +82,6 @@ static int32_t *ints(struct check *k, const char *name)
     return v;
 }
 
-/* expert sets are equal unless the k-th and the next biased score are closer than FP32 can tell */
 static void compare_idx(struct check *k, int layer, const int32_t *idx)
 {
     char name[64];
@@ -93,8 +94,9 @@ static void compare_idx(struct check *k, int layer, const int32_t *idx)
     ck_assert_int_eq(h5_read_f32(k->golden, name, dim, &rank, &margin), ST_OK);
     for (int j = 0; j < k->t; j++) {
         if (memcmp(want + j * top, idx + j * top, (size_t)top * sizeof *idx) == 0) continue;
-        ck_assert_msg(margin[j] < 1e-5f, "layer %d token %d: experts differ at margin %g", layer, j, (double)margin[j]);
+        ck_assert_msg(margin[j] < k->margin, "layer %d token %d: experts differ at margin %g", layer, j, (double)margin[j]);
         k->flips++;
+        k->flipped[j] = 1;
     }
     mem_free(want);
     mem_free(margin);
@@ -232,7 +234,7 @@ static const struct golden_case { const char *file; enum batch_kind kind; int ab
 START_TEST(every_golden_tensor)
 {
     const struct golden_case *g = &golden_case[_i];
-    struct check k = {.m = &model};
+    struct check k = {.m = &model, .margin = 1e-5f};
     struct nano_rank r;
     struct nano_spec spec = {.act = ACT_FP32, .kv = OPS_KV_FP32, .absorbed = g->absorbed, .max_rows = MAX_ROWS};
     char file[64], what[64];
@@ -272,7 +274,13 @@ START_TEST(every_golden_tensor)
 }
 END_TEST
 
-/* --act bf16: within 5 % rms of the golden logits, KV rows and conv tails in BF16 as in production */
+static void on_choice(void *ctx, const char *what, int layer, const float *x, int rows, int64_t ld, int cols)
+{
+    if (strcmp(what, "router_idx") == 0) on_value(ctx, what, layer, x, rows, ld, cols);
+}
+
+/* --act bf16, KV rows and conv tails in BF16, as in production: within 5 % rms of the golden logits. Rounding changes
+ * a few expert sets (2-3 % were measured on the reference); a row with another set is another sum: 15 %. */
 START_TEST(bf16_activations_stay_close)
 {
     static const char *const file[] = {"p5", "p37", "p150"};
@@ -280,28 +288,43 @@ START_TEST(bf16_activations_stay_close)
     struct nano_rank r;
     nano_rank_open(&model, &spec, &r);
     for (int i = 0; i < 3; i++) {
-        int n, rank, m, v = model.c.vocab;
-        int32_t *id = nano_ids(file[i], &n);
+        int rank, m, v = model.c.vocab, plain = 0;
+        struct check k = {.m = &model, .margin = INFINITY};
+        int32_t *id = nano_ids(file[i], &k.t);
         char path[64];
-        struct h5 *f;
         float *want;
         int64_t dim[H5_MAX_RANK];
+        struct batch_seq q;
+        struct probe probe = {&k, on_choice};
         snprintf(path, sizeof path, "tests/vectors/layers_%s.h5", file[i]);
-        ck_assert_int_eq(h5_open(suite_path(path), 0, &f), ST_OK);
-        ck_assert_int_eq(h5_read_f32(f, "/x/logits", dim, &rank, &want), ST_OK);
-        int slot = nano_admit(&r);
-        nano_prefill(&r, slot, n, id, n);
-        const float *x = target_logits(r.t, &m), *w = want + (dim[0] - 1) * v;
-        ck_assert_int_eq(m, 1);
-        double d2 = 0, w2 = 0;
-        for (int j = 0; j < v; j++) d2 += (x[j] - w[j]) * (double)(x[j] - w[j]), w2 += w[j] * (double)w[j];
-        printf("%s, act bf16, kv bf16 (%s): logits off by %.2f %% rms\n", file[i], r.o.isa, 100 * sqrt(d2 / w2));
-        ck_assert_double_le(sqrt(d2 / w2), 0.05);
-        ck_assert_double_gt(d2, 0); /* the mode does something */
-        h5_close(f);
+        ck_assert_int_eq(h5_open(suite_path(path), 0, &k.golden), ST_OK);
+        ck_assert_int_eq(h5_read_f32(k.golden, "/x/logits", dim, &rank, &want), ST_OK);
+        struct batch b = nano_batch(BATCH_DECODE, &q, nano_admit(&r), 0, k.t, id);
+        ck_assert_int_eq(target_forward(r.t, &r.s, &b, &r.f, NULL, &probe), ST_OK);
+        const float *x = target_logits(r.t, &m);
+        for (int row = 0; row < dim[0]; row++) { /* the golden's last rows */
+            int at = k.t - (int)dim[0] + row;
+            double d2 = 0, w2 = 0;
+            for (int j = 0; j < v; j++) {
+                double w = want[row * v + j], d = x[(int64_t)at * v + j] - w;
+                d2 += d * d;
+                w2 += w * w;
+            }
+            printf("%s position %d, act bf16, kv bf16 (%s): logits off by %.2f %% rms%s\n", file[i], at, r.o.isa,
+                   100 * sqrt(d2 / w2), k.flipped[at] ? ", other experts" : "");
+            fflush(stdout);
+            ck_assert_double_le(sqrt(d2 / w2), k.flipped[at] ? 0.15 : 0.05);
+            ck_assert_double_gt(d2, 0); /* the mode does something */
+            plain += !k.flipped[at];
+        }
+        ck_assert_msg(i > 0 || plain >= 3, "too many rows with other experts");
+        int sets = k.t * (model.c.n_layers - model.c.n_dense);
+        printf("%s: %d of %d expert sets differ\n", file[i], k.flips, sets);
+        ck_assert_int_le(k.flips * 12, sets); /* 8 % */
+        h5_close(k.golden);
         mem_free(want);
         mem_free(id);
-        ck_assert_int_eq(state_release(&r.s, slot), ST_OK);
+        ck_assert_int_eq(state_release(&r.s, q.slot), ST_OK);
     }
     nano_rank_close(&r);
 }

@@ -255,6 +255,42 @@ START_TEST(k3_pp8_tp4_to_tp32)
 }
 END_TEST
 
+START_TEST(striped_pages_are_counted_exactly)
+{
+    struct setup s = make(1, 1, 8, 1, 0);
+    for (int n = 0; n < 21; n++)
+        for (int p = 0; p < 8; p++) {
+            struct flow f = flow(&s, 0, p, 0);
+            int64_t mine = 0, runs;
+            for (int page = 0; page < n; page++) mine += page % 8 == p;
+            ck_assert_int_eq(transfer_plan_bytes(&f.p, COMP_MLA, n, &runs), mine * 5 * 10240);
+            ck_assert_int_eq(runs, mine * 5);
+            ck_assert_int_eq(transfer_plan_bytes(&f.p, COMP_DRAFT, n, NULL), (int64_t)n * 6 * 64 * 32 * 2);
+            ck_assert_int_eq(transfer_plan_bytes(&f.p, COMP_KDA, n, NULL), 12 * 4096);
+            flow_free(&f);
+        }
+}
+END_TEST
+
+START_TEST(padding_between_items_is_out_of_bounds)
+{
+    struct setup s = make(1, 1, 1, 1, 0);
+    s.o.page = 1; /* an MLA row of 160 bytes in a stride of 192 */
+    struct flow f = flow(&s, 0, 0, 0);
+    struct list got = {0};
+    ck_assert_int_eq(f.p.copy[0].comp, COMP_MLA);
+    ck_assert(f.src.entry[0].item_bytes == 160 && f.src.entry[0].stride == 192);
+    ck_assert_int_eq(transfer_plan_runs(&f.p, &f.p.copy[0], &f.src, &f.dst, 1, 1, keep, &got), ST_OK);
+    ck_assert(got.n == 1 && got.run[0].src == 192 && got.run[0].dst == 192 && got.run[0].bytes == 160);
+    f.p.copy[0].run = 161;
+    ck_assert_int_eq(transfer_plan_runs(&f.p, &f.p.copy[0], &f.src, &f.dst, 1, 1, keep, &got), ST_E_RANGE);
+    f.p.copy[0].run = 160, f.p.copy[0].dst_off = 32;
+    ck_assert_int_eq(transfer_plan_runs(&f.p, &f.p.copy[0], &f.src, &f.dst, 1, 1, keep, &got), ST_E_RANGE);
+    ck_assert_int_eq(got.n, 1);
+    flow_free(&f);
+}
+END_TEST
+
 /* ---- bytes of weights ------------------------------------------------------------------------------------------- */
 
 static int64_t whole(const struct setup *s, int tp, int ep, int draft_part)
@@ -463,6 +499,8 @@ void suite_fill(Suite *s)
     tcase_add_loop_test(tc, flows_of_all_tp_pairs, 0, sizeof flow_cases / sizeof flow_cases[0]);
     tcase_add_loop_test(tc, state_blocks, 0, sizeof state_cases / sizeof state_cases[0]);
     SUITE_TEST(tc, k3_pp8_tp4_to_tp32);
+    SUITE_TEST(tc, striped_pages_are_counted_exactly);
+    SUITE_TEST(tc, padding_between_items_is_out_of_bounds);
     SUITE_TEST(tc, weights_are_those_of_the_files);
     SUITE_TEST(tc, shards_add_up_to_the_whole);
     SUITE_TEST(tc, pools_and_windows_of_a_rank);

@@ -141,7 +141,6 @@ struct wire {
     const unsigned char *src;
     unsigned char *dst;
 };
-
 static enum status put(void *ctx, const struct plan_run *r)
 {
     struct wire *x = ctx;
@@ -303,9 +302,10 @@ START_TEST(replicated_rows_come_from_the_named_sources)
 {
     static const struct {
         int P, D, stripe, q, s, mla, mod, rem, aux;
-    } want[] = {{8, 4, 1, 2, 4, 1, 2, 0, 1}, {8, 4, 1, 2, 5, 1, 2, 1, 0}, {8, 4, 0, 2, 4, 1, 1, 0, 1}, {8, 4, 0, 2, 5, 0, 0, 0, 0},
-                {4, 8, 1, 7, 3, 1, 1, 0, 1}, {3, 2, 1, 1, 1, 1, 2, 0, 1}, {3, 2, 1, 1, 2, 1, 2, 1, 0}, {3, 2, 1, 0, 1, 0, 0, 0, 0},
-                {2, 3, 0, 2, 1, 1, 1, 0, 1}, {2, 3, 0, 1, 0, 1, 1, 0, 1}, {2, 3, 0, 1, 1, 0, 0, 0, 0}};
+    } want[] = {
+        {8, 4, 1, 2, 4, 1, 2, 0, 1}, {8, 4, 1, 2, 5, 1, 2, 1, 0}, {8, 4, 0, 2, 4, 1, 1, 0, 1}, {8, 4, 0, 2, 5, 0, 0, 0, 0},
+        {4, 8, 1, 7, 3, 1, 1, 0, 1}, {3, 2, 1, 1, 1, 1, 2, 0, 1}, {3, 2, 1, 1, 2, 1, 2, 1, 0}, {3, 2, 1, 0, 1, 0, 0, 0, 0},
+        {2, 3, 0, 2, 1, 1, 1, 0, 1}, {2, 3, 0, 1, 0, 1, 1, 0, 1}, {2, 3, 0, 1, 1, 0, 0, 0, 0}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         struct world w = small(24, 24, want[i].P, want[i].D);
         w.stripe = want[i].stripe;
@@ -422,7 +422,7 @@ START_TEST(entries_are_paired_by_key)
         }
         int n = turned.n--;
         for (int gone = 0; gone < n; gone++) { /* one entry missing */
-            const struct layout_entry *e = &(side ? dst : src).entry[gone];
+            const struct layout_entry *e = side ? &dst.entry[gone] : &src.entry[gone];
             int mine = e->comp >= COMP_DRAFT ? stage == 1 : e->layer / 3 == stage;
             for (int i = 0, j = 0; i < n; i++)
                 if (i != gone) entry[j++] = (side ? dst : src).entry[i];

@@ -198,7 +198,7 @@ enum status chat_response_text(const struct tokenizer *t, const int32_t *id, siz
     TRY(response_start(t, &c, id, n, level, &start));
     for (end = start; end < n && id[end] != c.close && id[end] != c.end; end++) continue;
     TRY(skip_tag(t, &c, id, n, end, c.close, "response", &next));
-    TRY(tokenizer_decode(t, id + start, end - start, 0, text_p, n_p));
+    TRY(tokenizer_decode(t, n ? id + start : NULL, end - start, 0, text_p, n_p));
     *truncated_p = next == end;
     return ST_OK;
 }

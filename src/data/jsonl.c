@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "data/gsm8k.h"
+#include "data/utf8.h"
 
 enum { WARN_AT_MOST = 10 };
 
@@ -56,6 +57,8 @@ static enum status member(const char *path, int64_t line, const json_t *o, const
 
 static enum status parse_line(const char *path, int64_t line, const char *s, size_t n, struct jsonl_row *row)
 {
+    size_t bad = utf8_bad_at(s, n);
+    if (bad != n) return ERR(ST_E_FORMAT, "%s:%lld: not UTF-8 at byte %zu", path, (long long)line, bad);
     json_error_t e;
     json_t *o = json_loadb(s, n, JSON_REJECT_DUPLICATES, &e);
     if (!o) return ERR(ST_E_FORMAT, "%s:%lld: not a JSON object: %s (byte %d)", path, (long long)line, e.text, e.position);

@@ -22,7 +22,8 @@
 #include "pd/wait.h"
 #include "pd/world.h"
 
-enum { POLLS_ALONE = 4000, POLLS_CROWDED = 8, YIELDS = 64, PROGRESS_EVERY = 64, NAP_NS = 1000000 };
+enum { POLLS_ALONE = 4000, POLLS_CROWDED = 8, YIELDS = 64, YIELDS_IDLE = 2, PROGRESS_EVERY = 64, NAP_NS = 1000000 };
+static const double long_wait = 200e-6; /* seconds: after one, the next is expected to be long too, and yielding a waste */
 
 struct control { /* shared; a cache line each */
     _Alignas(64) _Atomic uint32_t arrived;  /* arrivals so far */
@@ -37,7 +38,8 @@ struct coll_shm {
     char *piece[2], *result[2];
     uint32_t meetings;
     int turn;  /* buffer of the running exchange */
-    int polls; /* before the first yield */
+    int polls;  /* before the first yield */
+    int yields; /* before the first sleep */
 };
 
 static enum status poll_mpi(void)
@@ -85,9 +87,11 @@ static enum status meet(struct coll *c)
     }
     double t = MPI_Wtime();
     enum status st = ST_OK;
-    for (int i = 0; i < YIELDS && !is_over(k, n); i++) sched_yield();
+    for (int i = 0; i < m->yields && !is_over(k, n); i++) sched_yield();
     if (!is_over(k, n)) st = sleep_until_over(k, n);
-    c->waited += MPI_Wtime() - t;
+    t = MPI_Wtime() - t;
+    m->yields = t > long_wait ? YIELDS_IDLE : YIELDS;
+    c->waited += t;
     return st;
 }
 
@@ -187,6 +191,7 @@ static enum status map(struct coll *c, size_t piece, size_t result)
     if (c->rank == 0) memset(p, 0, sizeof *m->control);
     for (int i = 0; i < 2; i++) memset(m->piece[i] + (size_t)c->rank * c->slot_bytes, 0, c->slot_bytes);
     m->polls = polls(c->size);
+    m->yields = YIELDS;
     return mpi_check(MPI_Barrier(c->comm), "MPI_Barrier");
 }
 

@@ -300,7 +300,7 @@ static enum status check_stages(const struct descriptor *d, int n, const struct 
         if (r >= dec - tp && r < dec && d[r].layer_end != d[dec].layer_end)
             return bad_range(d, r, dec, "the stages together hold what a decode rank holds");
         if (layers_held(&d[r]) != want_layers(&d[r], NULL, NULL))
-            return ERR(ST_E_HANDSHAKE, "layer count: rank %d (%s) has %u MLA and %u KDA layers, rank %d (%s) expects the %" PRIu64
+            return ERR(ST_E_HANDSHAKE, "mla_layers + kda_layers: rank %d (%s) has %u MLA and %u KDA layers, rank %d (%s) expects the %" PRIu64
                        " of [%u, %u)", r, who(&d[r], wa), d[r].mla_layers, d[r].kda_layers, before, who(&d[before], wb),
                        layers_held(&d[r]), d[r].layer_begin, d[r].layer_end);
     }

@@ -58,7 +58,8 @@ enum status transfer_pages(struct transfer *t, int slot, int p0, int p1);
 /* transfer_final - all pages are queued and KDA, conv are final: queue them; aux NULL except on the last stage.
  * After it every expected component ends with a DONE word. */
 enum status transfer_final(struct transfer *t, int slot, const struct layout_aux *aux);
-/* transfer_fail - this source gives up on the slot: FAIL word on every component to every destination. */
+/* transfer_fail - this source gives up on the slot: FAIL word on every component to every destination that is not yet
+ * complete, after a flush, so FAIL also says that nothing is outstanding. */
 enum status transfer_fail(struct transfer *t, int slot);
 /* transfer_push - issue queued runs to destinations that granted; settle (flush, words) what was issued by an
  * earlier call, or at once when settle_now. *idle_p: 1 when nothing is queued or unsettled. Local. */
@@ -70,6 +71,9 @@ enum status transfer_grant(struct transfer *t, int slot, uint32_t generation, in
 /* transfer_ready - *ready_p: 1 every expected word of every source is DONE with the planned byte count, 0 not yet,
  * -1 a source reported FAIL. A DONE with a wrong count is ST_E_FAULT. */
 enum status transfer_ready(struct transfer *t, int slot, int *ready_p);
+/* transfer_quiet - *quiet_p: 1 when no source writes to the slot any more (free, or every expected word is DONE, FAIL or
+ * QUIET), so that it may be granted again. transfer_grant refuses other slots (ST_E_INTERNAL). */
+enum status transfer_quiet(struct transfer *t, int slot, int *quiet_p);
 /* transfer_unpack - copy the slot into the pools of `state_slot`, check aux (request, generation, state position)
  * and, when verifying, checksums and NaN scan (ST_E_FAULT naming entry and page). The slot is free afterwards. */
 enum status transfer_unpack(struct transfer *t, int slot, struct state *s, int state_slot, struct layout_aux *aux_p);

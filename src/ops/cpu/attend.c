@@ -85,7 +85,7 @@ CPU_INLINE void score_8(const float *restrict q, const float *restrict k, int64_
 }
 
 /* scores of keys [j0, j1); lanes beyond a->n have zero queries or are left alone */
-CPU_CLONES static void scores(const struct attend *a, const float *k, int64_t ldk, int j0, int j1,
+CPU_CLONES static void attend_scores(const struct attend *a, const float *k, int64_t ldk, int j0, int j1,
                               float (*s)[LANES])
 {
     int j = j0;
@@ -99,7 +99,7 @@ CPU_CLONES static void scores(const struct attend *a, const float *k, int64_t ld
 
 /* s[j] := weights of keys [j0, j1), 0 where a lane does not see the key; corr := factor of what was summed
  * before. lo, hi are relative to the tile. */
-CPU_CLONES static void weights(struct attend *a, const int *restrict lo, const int *restrict hi, int j0, int j1,
+CPU_CLONES static void attend_weights(struct attend *a, const int *restrict lo, const int *restrict hi, int j0, int j1,
                                float (*restrict s)[LANES], float *restrict corr)
 {
     float top[LANES], base[LANES], sum[LANES] = {0};
@@ -113,11 +113,11 @@ CPU_CLONES static void weights(struct attend *a, const int *restrict lo, const i
         }
     for (int l = 0; l < LANES; l++) {
         base[l] = top[l] == -INFINITY ? 0.0f : top[l]; /* nothing seen yet: all weights become 0 */
-        corr[l] = cpu_exp(a->max[l] - base[l]);
+        corr[l] = cpu_exp_neg(a->max[l] - base[l]);
     }
     for (int j = j0; j < j1; j++)
         for (int l = 0; l < LANES; l++) {
-            float p = cpu_exp(s[j][l] - base[l]);
+            float p = cpu_exp_neg(s[j][l] - base[l]);
             s[j][l] = p;
             sum[l] += p;
         }
@@ -161,18 +161,47 @@ CPU_INLINE void value_16(float *restrict out, float corr, const float *restrict 
     v += j0 * ldv;
     for (int j = j0; j < j1; j++, v += ldv)
         for (int c = 0; c < V; c++) {
-            float w = p[j * LANES];
-            a0[c] += w * v[c];
-            a1[c] += w * v[V + c];
+            a0[c] += p[j * LANES] * v[c];
+            a1[c] += p[j * LANES] * v[V + c];
         }
     memcpy(out, a0, sizeof a0);
     memcpy(out + V, a1, sizeof a1);
 }
 
-CPU_CLONES static void values(float *out, float corr, const float *p, const float *v, int64_t ldv, int j0, int j1,
-                              int dv)
+/* 32 columns of two neighbouring lanes that see the same keys */
+CPU_INLINE void value_pair_32(float *restrict x, float *restrict y, const float *corr, const float *restrict p,
+                              const float *restrict v, int64_t ldv, int j0, int j1)
 {
-    int c = 0;
+    float a0[V], a1[V], a2[V], a3[V], b0[V], b1[V], b2[V], b3[V], *a[4] = {a0, a1, a2, a3}, *b[4] = {b0, b1, b2, b3};
+    for (int i = 0; i < 4; i++)
+        for (int c = 0; c < V; c++) {
+            a[i][c] = x[i * V + c] * corr[0];
+            b[i][c] = y[i * V + c] * corr[1];
+        }
+    v += j0 * ldv;
+    for (int j = j0; j < j1; j++, v += ldv)
+        for (int c = 0; c < V; c++) {
+            float s = p[j * LANES], t = p[j * LANES + 1];
+            float v0 = v[c], v1 = v[V + c], v2 = v[2 * V + c], v3 = v[3 * V + c];
+            a0[c] += s * v0;
+            b0[c] += t * v0;
+            a1[c] += s * v1;
+            b1[c] += t * v1;
+            a2[c] += s * v2;
+            b2[c] += t * v2;
+            a3[c] += s * v3;
+            b3[c] += t * v3;
+        }
+    for (int i = 0; i < 4; i++) {
+        memcpy(x + i * V, a[i], sizeof a0);
+        memcpy(y + i * V, b[i], sizeof b0);
+    }
+}
+
+/* columns [c, dv) of one lane */
+CPU_CLONES static void attend_values(float *out, float corr, const float *p, const float *v, int64_t ldv, int j0,
+                                     int j1, int c, int dv)
+{
     for (; c + 64 <= dv; c += 64) value_64(out + c, corr, p, v + c, ldv, j0, j1);
     for (; c + 16 <= dv; c += 16) value_16(out + c, corr, p, v + c, ldv, j0, j1);
     for (; c < dv; c++) {
@@ -180,6 +209,13 @@ CPU_CLONES static void values(float *out, float corr, const float *p, const floa
         for (int j = j0; j < j1; j++) a += p[j * LANES] * v[j * ldv + c];
         out[c] = a;
     }
+}
+
+/* columns [0, dv) of two lanes with the same range */
+CPU_CLONES static void attend_value_pair(float *x, float *y, const float *corr, const float *p, const float *v,
+                                         int64_t ldv, int j0, int j1, int dv)
+{
+    for (int c = 0; c + 32 <= dv; c += 32) value_pair_32(x + c, y + c, corr, p, v + c, ldv, j0, j1);
 }
 
 void attend_tile(struct attend *a, const float *k, int64_t ldk, const float *v, int64_t ldv, int pos, int nk)
@@ -195,10 +231,19 @@ void attend_tile(struct attend *a, const float *k, int64_t ldk, const float *v, 
     }
     if (j0 >= j1) return;
     if (a->n <= 8) memset(s, 0, sizeof s); /* narrow scores leave the other lanes alone */
-    scores(a, k, ldk, j0, j1, s);
-    weights(a, lo, hi, j0, j1, s, corr);
-    for (int l = 0; l < a->n; l++)
-        if (lo[l] < hi[l]) values(a->out[l], corr[l], &s[0][l], v, ldv, lo[l], hi[l], a->dv);
+    attend_scores(a, k, ldk, j0, j1, s);
+    attend_weights(a, lo, hi, j0, j1, s, corr);
+    for (int l = 0, pair; l < a->n; l += 1 + pair) {
+        int c = 0;
+        pair = l + 1 < a->n && lo[l] == lo[l + 1] && hi[l] == hi[l + 1];
+        if (lo[l] >= hi[l]) continue;
+        if (pair) {
+            c = a->dv / 32 * 32;
+            attend_value_pair(a->out[l], a->out[l + 1], corr + l, &s[0][l], v, ldv, lo[l], hi[l], a->dv);
+        }
+        for (int i = 0; i <= pair && c < a->dv; i++)
+            attend_values(a->out[l + i], corr[l + i], &s[0][l + i], v, ldv, lo[l], hi[l], c, a->dv);
+    }
 }
 
 void attend_close(struct attend *a)

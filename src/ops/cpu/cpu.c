@@ -119,7 +119,7 @@ static void cpu_close(struct ops *o)
     buf_free(&im->lin);
     buf_free(&im->moe);
     mem_free(im);
-    memset(o, 0, sizeof *o);
+    o->impl = NULL;
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */

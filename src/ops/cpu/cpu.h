@@ -23,7 +23,13 @@ enum {
     CPU_NP = 4           /* most panels in one kernel call */
 };
 
-/* One pass of a kernel: acc[p][r][0..16) (+)= x[r][0..k) . panel p, for p < np and r < mr.
+enum cpu_mac_mode {
+    CPU_MAC_SET,         /* acc := sum from +0 */
+    CPU_MAC_GO_ON,       /* acc := sum continued from acc, as if there had been no break */
+    CPU_MAC_ADD          /* acc := acc + (sum from +0); tiles (unit16 > 1) do not have it */
+};
+
+/* One pass of a kernel over sums of products of x[r][0..k) and panel p, for p < np and r < mr.
  * An element adds its products in order of k, whatever mr, np and r are. */
 struct cpu_mac {
     float *acc;          /* [np][>= mr][16], 64-byte aligned; rows up to a multiple of 16 are writable */
@@ -34,7 +40,7 @@ struct cpu_mac {
     int64_t w_ps;        /* elements from panel to panel of w */
     int mr, np, k;
     int step;            /* BF16 kernels: k is a multiple of it (2, 16 or 32); x and w are zero-padded */
-    int first;           /* 1: start from +0, 0: continue from acc */
+    enum cpu_mac_mode mode;
 };
 
 /* Kernels of one instruction set. */
@@ -48,6 +54,7 @@ struct cpu_kernels {
     void (*begin16)(int step);               /* around the mac16 calls of one linear; both may be NULL */
     void (*end16)(void);
     void (*fp4)(const uint8_t *packed, const uint8_t *scale, int n_blocks, uint16_t *w); /* -> BF16 panel form */
+    void (*fold)(float *to, const float *from, int64_t n); /* to[i] += from[i], n a multiple of 16, 64-byte aligned */
     void (*round)(const float *x, float *y, int64_t n);   /* to the nearest BF16 value (ties to even), kept FP32 */
     void (*pack)(const float *x, uint16_t *y, int64_t n); /* the same, stored as BF16 */
 };
@@ -137,6 +144,7 @@ void cpu_fp4_block(const uint8_t *packed, const uint8_t *scale, uint16_t *w);
 int cpu_avx512_np(int mr);
 void cpu_avx512_mac(const struct cpu_mac *c);
 void cpu_avx512_fp4(const uint8_t *packed, const uint8_t *scale, int n_blocks, uint16_t *w);
+void cpu_avx512_fold(float *to, const float *from, int64_t n);
 void cpu_avx512_round(const float *x, float *y, int64_t n);
 void cpu_avx512_pack(const float *x, uint16_t *y, int64_t n);
 

@@ -5,7 +5,7 @@
 #include "ops/cpu/pages.h"
 
 /* (a, b) := (a c - b s, b c + a s), n pairs */
-CPU_CLONES static void rotate(float *restrict a, float *restrict b, const float *restrict c, const float *restrict s,
+CPU_CLONES static void draft_rotate(float *restrict a, float *restrict b, const float *restrict c, const float *restrict s,
                               int n)
 {
     int i = 0;
@@ -35,7 +35,7 @@ void cpu_rope(struct ops *o, float *x, int64_t ldx, const int32_t *pos, int t, i
         }
         for (int h = 0; h < heads; h++) {
             float *row = x + i * ldx + (int64_t)h * d;
-            rotate(row, row + half, c, s, half);
+            draft_rotate(row, row + half, c, s, half);
         }
     }
 }

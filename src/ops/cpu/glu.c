@@ -14,7 +14,7 @@ void cpu_embed(struct ops *o, const void *table, int first, int n_ids, int h, co
     }
 }
 
-CPU_CLONES static void add_to(float *restrict y, const float *restrict x, int64_t n)
+CPU_CLONES static void glu_add(float *restrict y, const float *restrict x, int64_t n)
 {
     int64_t i = 0;
     for (; i + CPU_LANES <= n; i += CPU_LANES)
@@ -25,7 +25,7 @@ CPU_CLONES static void add_to(float *restrict y, const float *restrict x, int64_
 void cpu_add(struct ops *o, float *y, const float *x, int64_t n)
 {
     (void)o;
-    add_to(y, x, n);
+    glu_add(y, x, n);
 }
 
 /* tree_add works on blocks of elements with one partial sum per level of the tree. Partial sums start from
@@ -39,11 +39,11 @@ static void tree_block(float (*acc)[TREE_BLOCK], const float *src, int64_t strid
     if (n % 2 == 0 && n > 0) {
         tree_block(acc, src, stride, order, first, n / 2, m);
         tree_block(acc + 1, src, stride, order, first + n / 2, n / 2, m);
-        add_to(acc[0], acc[1], m);
+        glu_add(acc[0], acc[1], m);
         return;
     }
     memset(acc[0], 0, sizeof acc[0]);
-    for (int i = first; i < first + n; i++) add_to(acc[0], src + (order ? order[i] : i) * stride, m);
+    for (int i = first; i < first + n; i++) glu_add(acc[0], src + (order ? order[i] : i) * stride, m);
 }
 
 void cpu_tree_add(struct ops *o, float *dst, const float *src, int64_t stride, const int *order, int n_leaves,
@@ -64,7 +64,7 @@ void cpu_round_kv(struct ops *o, float *x, int64_t n, enum ops_kv kv)
     pages_round(x, x, n, kv);
 }
 
-CPU_CLONES static void gate_row(float *restrict x, const float *restrict g, int n)
+CPU_CLONES static void glu_gate(float *restrict x, const float *restrict g, int n)
 {
     int i = 0;
     for (; i + CPU_LANES <= n; i += CPU_LANES)
@@ -75,26 +75,26 @@ CPU_CLONES static void gate_row(float *restrict x, const float *restrict g, int 
 void cpu_gate(struct ops *o, float *x, int64_t ldx, const float *g, int64_t ldg, int t, int n)
 {
     (void)o;
-    for (int i = 0; i < t; i++) gate_row(x + i * ldx, g + i * ldg, n);
+    for (int i = 0; i < t; i++) glu_gate(x + i * ldx, g + i * ldg, n);
 }
 
-CPU_CLONES static void situ_row(const float *restrict g, const float *restrict u, float b1, float b2, int n,
+CPU_CLONES static void glu_situ(const float *restrict g, const float *restrict u, float b1, float b2, int n,
                                 float *restrict y)
 {
-    float i1 = 1.0f / b1, i2 = 1.0f / b2;
+    float i1 = 1.0f / b1, i2 = 1.0f / b2, b = b1 * b2;
     int i = 0;
     for (; i + CPU_LANES <= n; i += CPU_LANES)
-        for (int l = 0; l < CPU_LANES; l++) y[i + l] = cpu_situ1(g[i + l], u[i + l], b1, i1, b2, i2);
-    for (; i < n; i++) y[i] = cpu_situ1(g[i], u[i], b1, i1, b2, i2);
+        for (int l = 0; l < CPU_LANES; l++) y[i + l] = cpu_situ1(g[i + l], u[i + l], i1, i2, b);
+    for (; i < n; i++) y[i] = cpu_situ1(g[i], u[i], i1, i2, b);
 }
 
 void cpu_situ(struct ops *o, const float *x, int64_t ldx, float b1, float b2, int t, int n, float *y, int64_t ldy)
 {
     (void)o;
-    for (int i = 0; i < t; i++) situ_row(x + i * ldx, x + i * ldx + n, b1, b2, n, y + i * ldy);
+    for (int i = 0; i < t; i++) glu_situ(x + i * ldx, x + i * ldx + n, b1, b2, n, y + i * ldy);
 }
 
-CPU_CLONES static void swiglu_row(const float *restrict g, const float *restrict u, int n, float *restrict y)
+CPU_CLONES static void glu_swiglu(const float *restrict g, const float *restrict u, int n, float *restrict y)
 {
     int i = 0;
     for (; i + CPU_LANES <= n; i += CPU_LANES)
@@ -105,5 +105,5 @@ CPU_CLONES static void swiglu_row(const float *restrict g, const float *restrict
 void cpu_swiglu(struct ops *o, const float *x, int64_t ldx, int t, int n, float *y, int64_t ldy)
 {
     (void)o;
-    for (int i = 0; i < t; i++) swiglu_row(x + i * ldx, x + i * ldx + n, n, y + i * ldy);
+    for (int i = 0; i < t; i++) glu_swiglu(x + i * ldx, x + i * ldx + n, n, y + i * ldy);
 }

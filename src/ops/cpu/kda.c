@@ -3,35 +3,50 @@
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/pages.h"
 
+/* Hot loops run over V lanes, one AVX2 vector, with one array per sum: in this form both compilers keep every
+ * sum in a register. */
+enum { V = 8 };
+
 /* ---- short convolution ------------------------------------------------------------------------ */
 
 /* 16 channels of all rows of a sequence. src[j]: row t - (kernel-1) + j at row t = 0; rows after the tail
  * continue in x. wt[kernel][16]. */
-CPU_CLONES static void conv_lanes(const float *tail, int64_t ldt, const float *x, int64_t ldx, const float *wt,
-                                  int kernel, int n, float *y, int64_t ldy)
+CPU_CLONES static void kda_conv_lanes(const float *tail, int64_t ldt, const float *x, int64_t ldx, const float *wt,
+                                      int kernel, int n, float *y, int64_t ldy)
 {
     for (int t = 0; t < n; t++) {
-        float acc[CPU_LANES];
+        float lo[V] = {0}, hi[V] = {0};
         for (int j = 0; j < kernel; j++) {
             int r = t + j - (kernel - 1);
-            const float *row = r < 0 ? tail + (r + kernel - 1) * ldt : x + r * ldx;
-            const float *wj = wt + j * CPU_LANES;
-            if (j == 0)
-                for (int l = 0; l < CPU_LANES; l++) acc[l] = wj[l] * row[l];
-            else
-                for (int l = 0; l < CPU_LANES; l++) acc[l] += wj[l] * row[l];
+            const float *row = r < 0 ? tail + (r + kernel - 1) * ldt : x + r * ldx, *wj = wt + j * CPU_LANES;
+            for (int l = 0; l < V; l++) {
+                lo[l] += wj[l] * row[l];
+                hi[l] += wj[V + l] * row[V + l];
+            }
         }
-        float v[CPU_LANES];
-        for (int l = 0; l < CPU_LANES; l++) v[l] = cpu_silu(acc[l]);
-        memcpy(y + t * ldy, v, sizeof v);
+        for (int l = 0; l < V; l++) {
+            lo[l] = cpu_silu(lo[l]);
+            hi[l] = cpu_silu(hi[l]);
+        }
+        memcpy(y + t * ldy, lo, sizeof lo);
+        memcpy(y + t * ldy + V, hi, sizeof hi);
     }
 }
 
 /* wt[kernel][16] := w[0..m)[kernel] transposed, zeros beyond m */
 static void conv_weights(const float *w, int kernel, int m, float *wt)
 {
-    for (int l = 0; l < CPU_LANES; l++)
-        for (int j = 0; j < kernel; j++) wt[j * CPU_LANES + l] = l < m ? w[l * kernel + j] : 0.0f;
+    memset(wt, 0, (size_t)kernel * CPU_LANES * sizeof *wt);
+    if (kernel == 4)
+        for (int l = 0; l < m; l++, w += 4, wt++) {
+            wt[0] = w[0];
+            wt[CPU_LANES] = w[1];
+            wt[2 * CPU_LANES] = w[2];
+            wt[3 * CPU_LANES] = w[3];
+        }
+    else
+        for (int l = 0; l < m; l++)
+            for (int j = 0; j < kernel; j++) wt[j * CPU_LANES + l] = w[l * kernel + j];
 }
 
 /* the last channels of a width that is no multiple of 16, through padded copies, one row at a time */
@@ -46,7 +61,7 @@ static void conv_rest(const float *tail, int64_t ldt, const float *x, int64_t ld
             memset(pad + j * CPU_LANES, 0, sizeof row);
             memcpy(pad + j * CPU_LANES, src, (size_t)m * sizeof *src);
         }
-        conv_lanes(pad, CPU_LANES, pad + (kernel - 1) * CPU_LANES, CPU_LANES, wt, kernel, 1, row, CPU_LANES);
+        kda_conv_lanes(pad, CPU_LANES, pad + (kernel - 1) * CPU_LANES, CPU_LANES, wt, kernel, 1, row, CPU_LANES);
         memcpy(y + t * ldy, row, (size_t)m * sizeof *row);
     }
 }
@@ -65,7 +80,7 @@ void cpu_conv(struct ops *o, const float *x, int64_t ldx, const float *w, int ke
             int m = ch - c < CPU_LANES ? ch - c : CPU_LANES;
             conv_weights(w + (int64_t)c * kernel, kernel, m, wt);
             if (m == CPU_LANES)
-                conv_lanes(tail + c, ch, rows + c, ldx, wt, kernel, seq[s].n_rows, out + c, ch);
+                kda_conv_lanes(tail + c, ch, rows + c, ldx, wt, kernel, seq[s].n_rows, out + c, ch);
             else
                 conv_rest(tail + c, ch, rows + c, ldx, wt, kernel, m, seq[s].n_rows, out + c, ch, pad);
         }
@@ -87,7 +102,7 @@ void cpu_conv_commit(struct ops *o, void *tail, const float *x, int64_t ldx, int
 /* ---- inputs and output of the recurrence ------------------------------------------------------ */
 
 /* x[d] *= scale / sqrt(sum x^2 + 1e-6) */
-CPU_CLONES static void l2_heads(float *x, int heads, int d, float scale)
+CPU_CLONES static void kda_l2(float *x, int heads, int d, float scale)
 {
     for (int h = 0; h < heads; h++, x += d) {
         float r = scale / sqrtf(cpu_dot(x, x, d) + 1e-6f);
@@ -98,7 +113,7 @@ CPU_CLONES static void l2_heads(float *x, int heads, int d, float scale)
 }
 
 /* z[heads][d] := lower * sigmoid(a[head] * (z + dt)) */
-CPU_CLONES static void decay_heads(float *restrict z, const float *restrict a, const float *restrict dt, float lower,
+CPU_CLONES static void kda_decay(float *restrict z, const float *restrict a, const float *restrict dt, float lower,
                                    int heads, int d)
 {
     for (int h = 0; h < heads; h++, z += d, dt += d) {
@@ -116,14 +131,14 @@ void cpu_kda_prepare(struct ops *o, float *qkv, float *z, int64_t ldz, float *b,
     int64_t w = (int64_t)heads * d;
     float scale = (float)(1.0 / sqrt((double)d));
     for (int i = 0; i < t; i++) {
-        l2_heads(qkv + i * 3 * w, heads, d, scale);
-        l2_heads(qkv + i * 3 * w + w, heads, d, 1.0f);
-        decay_heads(z + i * ldz, a_exp, dt_bias, lower_bound, heads, d);
+        kda_l2(qkv + i * 3 * w, heads, d, scale);
+        kda_l2(qkv + i * 3 * w + w, heads, d, 1.0f);
+        kda_decay(z + i * ldz, a_exp, dt_bias, lower_bound, heads, d);
         for (int h = 0; h < heads; h++) b[i * ldb + h] = cpu_sigmoid(b[i * ldb + h]);
     }
 }
 
-CPU_CLONES static void out_heads(float *restrict x, const float *restrict gate, const float *restrict w, float eps,
+CPU_CLONES static void kda_norm_gate(float *restrict x, const float *restrict gate, const float *restrict w, float eps,
                                  int heads, int d)
 {
     for (int h = 0; h < heads; h++, x += d, gate += d) {
@@ -139,15 +154,13 @@ void cpu_kda_out(struct ops *o, float *x, const float *gate, int64_t ldg, const 
                  int heads, int d)
 {
     (void)o;
-    for (int i = 0; i < t; i++) out_heads(x + (int64_t)i * heads * d, gate + i * ldg, w, eps, heads, d);
+    for (int i = 0; i < t; i++) kda_norm_gate(x + (int64_t)i * heads * d, gate + i * ldg, w, eps, heads, d);
 }
 
 /* ---- recurrence ------------------------------------------------------------------------------- */
 
 /* One row on 32, 8 or 1 value lanes of the state (row stride d): decay, read, update, read. Lanes are
- * independent and sums over the d keys run in order, so any split of the lanes gives the same bits. Loops
- * over 8 lanes with one array per sum stay in registers on both compilers. */
-enum { V = 8 };
+ * independent and sums over the d keys run in order, so any split of the lanes gives the same bits. */
 
 struct step {
     const float *eg, *k, *q; /* [d]: exp(g), key, query */
@@ -224,13 +237,13 @@ CPU_INLINE void recur_n(const struct step *c, const int n, float *restrict s, co
 }
 
 /* One row of one head: g[d] log decay, v[d]; eg[d] receives exp(g). */
-CPU_CLONES static void recur_row(struct step *c, const float *restrict g, float *restrict eg, float *s,
+CPU_CLONES static void kda_recur_row(struct step *c, const float *restrict g, float *restrict eg, float *s,
                                  const float *v, float *out)
 {
     int i = 0, d = c->d;
     for (; i + CPU_LANES <= d; i += CPU_LANES)
-        for (int l = 0; l < CPU_LANES; l++) eg[i + l] = cpu_exp(g[i + l]);
-    for (; i < d; i++) eg[i] = cpu_exp(g[i]);
+        for (int l = 0; l < CPU_LANES; l++) eg[i + l] = cpu_exp_neg(g[i + l]);
+    for (; i < d; i++) eg[i] = cpu_exp_neg(g[i]);
     c->eg = eg;
     for (i = 0; i + 4 * V <= d; i += 4 * V) recur_32(c, s + i, v + i, out ? out + i : NULL);
     for (; i + V <= d; i += V) recur_n(c, V, s + i, v + i, out ? out + i : NULL);
@@ -249,7 +262,7 @@ void cpu_kda_recur(struct ops *o, const float *qkv, const float *g, int64_t ldg,
         for (int i = 0; i < t; i++) {
             const float *q = qkv + i * 3 * w + (int64_t)h * d;
             struct step c = {.k = q + w, .q = q, .beta = beta[i * ldb + h], .d = d};
-            recur_row(&c, g + i * ldg + (int64_t)h * d, eg, s, q + 2 * w,
+            kda_recur_row(&c, g + i * ldg + (int64_t)h * d, eg, s, q + 2 * w,
                       out ? out + i * ldo + (int64_t)h * d : NULL);
         }
     }

@@ -33,7 +33,7 @@ struct chunk {
 };
 
 /* row[i] := x[i] * exp(e[i]) */
-CPU_CLONES static void scaled(float *restrict row, const float *restrict x, const float *restrict e, int d)
+CPU_CLONES static void chunk_scaled(float *restrict row, const float *restrict x, const float *restrict e, int d)
 {
     int i = 0;
     for (; i + CPU_LANES <= d; i += CPU_LANES)
@@ -41,18 +41,18 @@ CPU_CLONES static void scaled(float *restrict row, const float *restrict x, cons
     for (; i < d; i++) row[i] = x[i] * cpu_exp(e[i]);
 }
 
-CPU_CLONES static float dot(const float *x, const float *y, int d)
+CPU_CLONES static float chunk_dot(const float *x, const float *y, int d)
 {
     return cpu_dot(x, y, d);
 }
 
-CPU_CLONES static void axpy(float *y, float a, const float *x, int d)
+CPU_CLONES static void chunk_axpy(float *y, float a, const float *x, int d)
 {
     cpu_axpy(y, a, x, d);
 }
 
 /* y := sum_i x[i] * s[i][.] */
-CPU_CLONES static void state_read(float *y, const float *x, const float *s, int d)
+CPU_CLONES static void chunk_state_read(float *y, const float *x, const float *s, int d)
 {
     memset(y, 0, (size_t)d * sizeof *y);
     for (int i = 0; i < d; i++) cpu_axpy(y, x[i], s + (int64_t)i * d, d);
@@ -65,24 +65,24 @@ static void tile_factors(const struct chunk *c, int t0, int t1)
     float *e = c->tmp, *neg = c->tmp + d, *tot = c->tot + (int64_t)(t0 / TILE) * d;
     memset(tot, 0, (size_t)d * sizeof *tot);
     for (int t = t0; t < t1; t++) { /* pre: forward */
-        axpy(tot, 1.0f, c->g + t * c->ldg, d);
-        scaled(c->ki + (int64_t)t * d, c->k + t * c->ldx, tot, d);
-        scaled(c->qi + (int64_t)t * d, c->q + t * c->ldx, tot, d);
+        chunk_axpy(tot, 1.0f, c->g + t * c->ldg, d);
+        chunk_scaled(c->ki + (int64_t)t * d, c->k + t * c->ldx, tot, d);
+        chunk_scaled(c->qi + (int64_t)t * d, c->q + t * c->ldx, tot, d);
     }
     memset(e, 0, (size_t)d * sizeof *e);
     for (int t = t1 - 1; t >= t0; t--) { /* suf: backward */
-        scaled(c->ks + (int64_t)t * d, c->k + t * c->ldx, e, d);
-        axpy(e, 1.0f, c->g + t * c->ldg, d);
+        chunk_scaled(c->ks + (int64_t)t * d, c->k + t * c->ldx, e, d);
+        chunk_axpy(e, 1.0f, c->g + t * c->ldg, d);
     }
     for (int side = 0; side < 2; side++) { /* from the midpoint outward */
         memset(e, 0, (size_t)d * sizeof *e);
         for (int t = side ? mid + 1 : mid; side ? t < t1 : t >= t0; t += side ? 1 : -1) {
-            if (side) axpy(e, 1.0f, c->g + t * c->ldg, d);
+            if (side) chunk_axpy(e, 1.0f, c->g + t * c->ldg, d);
             for (int i = 0; i < d; i++) neg[i] = -e[i];
-            scaled(c->kp + (int64_t)t * d, c->k + t * c->ldx, e, d);
-            scaled(c->qp + (int64_t)t * d, c->q + t * c->ldx, e, d);
-            scaled(c->km + (int64_t)t * d, c->k + t * c->ldx, neg, d);
-            if (!side) axpy(e, -1.0f, c->g + t * c->ldg, d);
+            chunk_scaled(c->kp + (int64_t)t * d, c->k + t * c->ldx, e, d);
+            chunk_scaled(c->qp + (int64_t)t * d, c->q + t * c->ldx, e, d);
+            chunk_scaled(c->km + (int64_t)t * d, c->k + t * c->ldx, neg, d);
+            if (!side) chunk_axpy(e, -1.0f, c->g + t * c->ldg, d);
         }
     }
 }
@@ -91,9 +91,9 @@ static void tile_factors(const struct chunk *c, int t0, int t1)
 static void far_decay(const struct chunk *c, int j0, int j1, float *one)
 {
     memset(c->tmp, 0, (size_t)c->d * sizeof *c->tmp);
-    for (int j = j0; j < j1; j++) axpy(c->tmp, 1.0f, c->tot + (int64_t)j * c->d, c->d);
+    for (int j = j0; j < j1; j++) chunk_axpy(c->tmp, 1.0f, c->tot + (int64_t)j * c->d, c->d);
     for (int i = 0; i < c->d; i++) one[i] = 1.0f;
-    scaled(c->far, one, c->tmp, c->d);
+    chunk_scaled(c->far, one, c->tmp, c->d);
 }
 
 /* y[i] := a[i] * b[i] */
@@ -111,7 +111,7 @@ static void earlier_tiles(const struct chunk *c, int tile, const float *xi, floa
         far_decay(c, j + 1, tile, x);
         times(x, xi, c->far, d);
         for (int s = j * TILE; s < (j + 1) * TILE; s++)
-            axpy(acc, dot(x, c->ks + (int64_t)s * d, d), c->dv + (int64_t)s * d, d);
+            chunk_axpy(acc, chunk_dot(x, c->ks + (int64_t)s * d, d), c->dv + (int64_t)s * d, d);
     }
 }
 
@@ -123,10 +123,10 @@ static void solve_row(const struct chunk *c, int tile, int t)
     const float *v = c->v + t * c->ldx;
     far_decay(c, 0, tile, x);
     times(x, c->ki + (int64_t)t * d, c->far, d);
-    state_read(dv, x, c->s, d);
+    chunk_state_read(dv, x, c->s, d);
     earlier_tiles(c, tile, c->ki + (int64_t)t * d, dv);
     for (int s = tile * TILE; s < t; s++)
-        axpy(dv, dot(c->kp + (int64_t)t * d, c->km + (int64_t)s * d, d), c->dv + (int64_t)s * d, d);
+        chunk_axpy(dv, chunk_dot(c->kp + (int64_t)t * d, c->km + (int64_t)s * d, d), c->dv + (int64_t)s * d, d);
     for (int i = 0; i < d; i++) dv[i] = beta * (v[i] - dv[i]);
 }
 
@@ -136,10 +136,10 @@ static void out_row(const struct chunk *c, int tile, int t)
     float *out = c->out + t * c->ldo, *x = c->tmp + d;
     far_decay(c, 0, tile, x);
     times(x, c->qi + (int64_t)t * d, c->far, d);
-    state_read(out, x, c->s, d);
+    chunk_state_read(out, x, c->s, d);
     earlier_tiles(c, tile, c->qi + (int64_t)t * d, out);
     for (int s = tile * TILE; s <= t; s++)
-        axpy(out, dot(c->qp + (int64_t)t * d, c->km + (int64_t)s * d, d), c->dv + (int64_t)s * d, d);
+        chunk_axpy(out, chunk_dot(c->qp + (int64_t)t * d, c->km + (int64_t)s * d, d), c->dv + (int64_t)s * d, d);
 }
 
 /* S := diag(exp G_C) S + sum_s (k_s exp(G_C - G_s)) D_s */
@@ -154,7 +154,7 @@ static void next_state(const struct chunk *c)
         far_decay(c, tile + 1, tiles, x);
         for (int s = tile * TILE; s < (tile + 1) * TILE && s < c->c; s++) {
             times(x, c->ks + (int64_t)s * d, c->far, d);
-            for (int i = 0; i < d; i++) axpy(c->s + (int64_t)i * d, x[i], c->dv + (int64_t)s * d, d);
+            for (int i = 0; i < d; i++) chunk_axpy(c->s + (int64_t)i * d, x[i], c->dv + (int64_t)s * d, d);
         }
     }
 }

@@ -19,8 +19,16 @@
 
 #define KERNEL_INLINE static inline __attribute__((always_inline))
 
-/* kernel_round, kernel_pack - bodies of the rounding kernels: inlined into each file, so that the loops over
- * 16 become that file's vectors. */
+/* kernel_fold, kernel_round, kernel_pack - bodies of simple kernels: inlined into each file, so that the loops
+ * over 16 become that file's vectors. */
+KERNEL_INLINE void kernel_fold(float *restrict to, const float *restrict from, int64_t n)
+{
+    to = __builtin_assume_aligned(to, 64);
+    from = __builtin_assume_aligned(from, 64);
+    for (int64_t i = 0; i < n; i += 16)
+        for (int j = 0; j < 16; j++) to[i + j] += from[i + j];
+}
+
 KERNEL_INLINE void kernel_round(const float *x, float *y, int64_t n)
 {
     int64_t i = 0;

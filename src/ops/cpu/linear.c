@@ -20,7 +20,9 @@ enum {
 struct job {
     const struct cpu_kernels *kr;
     const struct mat *m;
-    int bf16;               /* rows are converted and mac16 is used */
+    int bf16;               /* rows are rounded to BF16 */
+    int packed;             /* ... and packed for mac16 */
+    int adds;               /* whole leaves fit a pass that can add */
     int step;
     int n0, n1, k0;         /* outputs, first input */
     int leaf_k, n_leaves;
@@ -35,7 +37,8 @@ struct job {
 struct rows {
     const void *x;
     int64_t ldx, leaf_x;    /* elements from leaf to leaf */
-    int n, passes, unit;
+    int n, passes;
+    int begin[CPU_ROWS + 1]; /* first row of each pass */
 };
 
 static int tree_odd(int n)
@@ -56,34 +59,36 @@ static int parts_of(int n, int most)
     return (n + most - 1) / most;
 }
 
-static void fold(float *restrict to, const float *restrict from, int np, int rows)
+static void fold(const struct job *b, float *to, const float *from, int np, int rows)
 {
     for (int p = 0; p < np; p++)
-        for (int r = 0; r < rows; r++) {
-            float *restrict a = to + (p * CPU_ROWS + r) * CPU_PANEL;
-            const float *restrict b = from + (p * CPU_ROWS + r) * CPU_PANEL;
-            for (int j = 0; j < CPU_PANEL; j++) a[j] += b[j];
-        }
+        b->kr->fold(to + p * CPU_ROWS * CPU_PANEL, from + p * CPU_ROWS * CPU_PANEL, (int64_t)rows * CPU_PANEL);
 }
 
-/* acc := leaf l of panels [panel, panel + np) for the rows of a block */
-static void sum_leaf(const struct job *b, const struct rows *v, int panel, int np, int l, float *acc)
+/* w := inputs [at, at + n) of panels [panel, panel + np) of an MXFP4 matrix */
+static void expand(const struct job *b, int panel, int np, int64_t at, int n)
 {
-    struct cpu_mac c = {.acc_ps = CPU_ROWS * CPU_PANEL, .ldx = v->ldx, .np = np, .step = b->step};
     const struct mat *m = b->m;
-    const size_t size = b->bf16 && b->kr->mac16 ? sizeof(uint16_t) : sizeof(float);
-    void (*mac)(const struct cpu_mac *) = size == sizeof(float) ? b->kr->mac : b->kr->mac16;
-    int len = size == sizeof(float) ? b->leaf_k : (int)b->leaf_kp;
-    for (int i = 0; i < len; i += CPU_KC) {
-        c.k = len - i < CPU_KC ? len - i : CPU_KC;
-        c.first = i == 0;
+    for (int p = 0; p < np; p++) {
+        int64_t block = (int64_t)(panel + p) * (m->k / 32) + at / 32;
+        b->kr->fp4((const uint8_t *)m->data.p + block * 256, (const uint8_t *)m->scale.p + block * CPU_PANEL, n / 32,
+                   b->w + p * W_PANEL);
+    }
+}
+
+/* acc := (ADD: acc +) leaf l of panels [panel, panel + np) for the rows of a block */
+static void sum_leaf(const struct job *b, const struct rows *v, int panel, int np, int l, enum cpu_mac_mode mode, float *acc)
+{
+    struct cpu_mac c = {.acc_ps = CPU_ROWS * CPU_PANEL, .ldx = v->ldx, .np = np, .step = b->step, .mode = mode};
+    const struct mat *m = b->m;
+    const size_t size = b->packed ? sizeof(uint16_t) : sizeof(float);
+    void (*mac)(const struct cpu_mac *) = b->packed ? b->kr->mac16 : b->kr->mac;
+    int len = b->packed ? (int)b->leaf_kp : b->leaf_k, piece = m->kind == MAT_MXFP4 ? CPU_KC / np : CPU_KC;
+    for (int i = 0; i < len; i += piece) {
+        c.k = len - i < piece ? len - i : piece;
+        if (i > 0) c.mode = CPU_MAC_GO_ON;
         if (m->kind == MAT_MXFP4) {
-            int64_t block = (b->k0 + (int64_t)l * b->leaf_k + i) / 32;
-            for (int p = 0; p < np; p++) {
-                int64_t at = (int64_t)(panel + p) * (m->k / 32) + block;
-                b->kr->fp4((const uint8_t *)m->data.p + at * 256, (const uint8_t *)m->scale.p + at * CPU_PANEL, c.k / 32,
-                           b->w + p * W_PANEL);
-            }
+            expand(b, panel, np, b->k0 + (int64_t)l * b->leaf_k + i, c.k);
             c.w = b->w;
             c.w_ps = W_PANEL;
         } else {
@@ -91,10 +96,9 @@ static void sum_leaf(const struct job *b, const struct rows *v, int panel, int n
             c.w = (const uint16_t *)m->data.p + panel * c.w_ps + (b->k0 + l * b->leaf_kp + i) * CPU_PANEL;
         }
         for (int j = 0; j < v->passes; j++) {
-            int r = part_begin(v->n, v->passes, v->unit, j);
-            c.mr = part_begin(v->n, v->passes, v->unit, j + 1) - r;
-            c.acc = acc + r * CPU_PANEL;
-            c.x = (const char *)v->x + (size_t)(r * v->ldx + l * v->leaf_x + i) * size;
+            c.mr = v->begin[j + 1] - v->begin[j];
+            c.acc = acc + v->begin[j] * CPU_PANEL;
+            c.x = (const char *)v->x + (size_t)(v->begin[j] * v->ldx + l * v->leaf_x + i) * size;
             mac(&c);
         }
     }
@@ -102,17 +106,22 @@ static void sum_leaf(const struct job *b, const struct rows *v, int panel, int n
 
 static void group(const struct job *b, const struct rows *v, int panel, int np, float *y, int64_t ldy)
 {
-    int odd = tree_odd(b->n_leaves), top = -1;
-    for (int l = 0; l < b->n_leaves; l++) {
-        if (l % odd == 0) {
-            sum_leaf(b, v, panel, np, l, b->stack + ++top * SLOT);
+    int odd = tree_odd(b->n_leaves), top = -1, i = 0;
+    for (int l = 0, run = 0; l < b->n_leaves; l++) {
+        /* a leaf that is the next of its run, or the right half of a pair of leaves, is added where it ends */
+        if (b->adds && (i > 0 || (odd == 1 && (run & 1)))) {
+            sum_leaf(b, v, panel, np, l, CPU_MAC_ADD, b->stack + top * SLOT);
+        } else if (i > 0) {
+            sum_leaf(b, v, panel, np, l, CPU_MAC_SET, b->leaf);
+            fold(b, b->stack + top * SLOT, b->leaf, np, v->n);
         } else {
-            sum_leaf(b, v, panel, np, l, b->leaf);
-            fold(b->stack + top * SLOT, b->leaf, np, v->n);
+            sum_leaf(b, v, panel, np, l, CPU_MAC_SET, b->stack + ++top * SLOT);
         }
-        if (l % odd != odd - 1) continue;
-        for (int run = l / odd; run & 1; run >>= 1, top--)
-            fold(b->stack + (top - 1) * SLOT, b->stack + top * SLOT, np, v->n);
+        if (++i < odd) continue;
+        int done = run++;
+        for (done = odd == 1 && b->adds && (done & 1) ? done >> 1 : done; done & 1; done >>= 1, top--)
+            fold(b, b->stack + (top - 1) * SLOT, b->stack + top * SLOT, np, v->n);
+        i = 0;
     }
     for (int p = 0; p < np; p++) {
         int at = (panel + p) * CPU_PANEL, n = b->n1 - at < CPU_PANEL ? b->n1 - at : CPU_PANEL;
@@ -136,7 +145,7 @@ static void convert(const struct job *b, struct rows *v, const float *x, int64_t
     if (!b->bf16) return;
     v->x = b->xc;
     v->ldx = b->row_kp;
-    if (!b->kr->mac16) {
+    if (!b->packed) {
         for (int r = 0; r < v->n; r++)
             b->kr->round(x + r * ldx, (float *)b->xc + r * b->row_kp, (int64_t)b->n_leaves * b->leaf_k);
         return;
@@ -153,14 +162,15 @@ static void convert(const struct job *b, struct rows *v, const float *x, int64_t
 static void run(const struct job *b, const float *x, int64_t ldx, int t, float *y, int64_t ldy)
 {
     const struct cpu_kernels *kr = b->kr;
-    int tiles = b->bf16 && kr->mac16, unit = tiles ? kr->unit16 : 1, blocks = parts_of(t, CPU_ROWS);
+    int unit = b->packed ? kr->unit16 : 1, blocks = parts_of(t, CPU_ROWS);
     int first = b->n0 / CPU_PANEL, last = (b->n1 + CPU_PANEL - 1) / CPU_PANEL;
-    if (tiles && kr->begin16) kr->begin16(b->step);
+    if (b->packed && kr->begin16) kr->begin16(b->step);
     for (int i = 0; i < blocks; i++) {
         int r = part_begin(t, blocks, unit, i);
-        struct rows v = {.n = part_begin(t, blocks, unit, i + 1) - r, .unit = unit};
-        v.passes = parts_of(v.n, tiles ? kr->mr16 : kr->mr);
-        int mr = parts_of(v.n, v.passes), np = tiles ? kr->np16(mr) : kr->np(mr);
+        struct rows v = {.n = part_begin(t, blocks, unit, i + 1) - r};
+        v.passes = parts_of(v.n, b->packed ? kr->mr16 : kr->mr);
+        for (int j = 0; j <= v.passes; j++) v.begin[j] = part_begin(v.n, v.passes, unit, j);
+        int mr = parts_of(v.n, v.passes), np = b->packed ? kr->np16(mr) : kr->np(mr);
         convert(b, &v, x + r * ldx, ldx);
         for (int p = first; p < last;) {
             int now = last - p < np ? 1 : np;
@@ -168,7 +178,7 @@ static void run(const struct job *b, const float *x, int64_t ldx, int t, float *
             p += now;
         }
     }
-    if (tiles && kr->end16) kr->end16();
+    if (b->packed && kr->end16) kr->end16();
 }
 
 /* floats before the converted rows */
@@ -188,6 +198,8 @@ static void job_open(struct job *b, struct ops *o, const struct mat *m, int leaf
     float *p = cpu_reserve(&im->lin, cpu_linear_scratch(im), "scratch of linear");
     *b = (struct job){.kr = im->kr, .m = m, .n1 = m->n, .leaf_k = leaf_k, .n_leaves = n_leaves, .leaf_kp = leaf_kp};
     b->bf16 = im->act == ACT_BF16 && !m->exact;
+    b->packed = b->bf16 && im->kr->mac16;
+    b->adds = leaf_kp <= (m->kind == MAT_MXFP4 ? CPU_KC / CPU_NP : CPU_KC) && !(b->packed && im->kr->unit16 > 1);
     b->step = cpu_mat_step(o, m);
     b->panel_kp = n_leaves * leaf_kp;
     b->row_kp = b->panel_kp;

@@ -38,7 +38,7 @@ KERNEL_INLINE void body(const struct cpu_mac *c, const int two_rows, const int t
     const uint16_t *x = c->x, *w = c->w;
     float *a0 = c->acc, *a1 = c->acc + c->acc_ps;
     const size_t ldx = (size_t)c->ldx * sizeof *x;
-    if (c->first) {
+    if (c->mode == CPU_MAC_SET) {
         _tile_zero(0);
         if (two_panels) _tile_zero(1);
         if (two_rows) _tile_zero(2);
@@ -87,6 +87,6 @@ KERNEL_TARGET_END
 
 const struct cpu_kernels cpu_kernels_amx = {
     .mr = 8, .mr16 = ROWS, .unit16 = TILE_ROWS, .np = cpu_avx512_np, .np16 = np16, .mac = cpu_avx512_mac,
-    .mac16 = mac16, .begin16 = begin16, .end16 = end16, .fp4 = cpu_avx512_fp4, .round = cpu_avx512_round,
+    .mac16 = mac16, .begin16 = begin16, .end16 = end16, .fp4 = cpu_avx512_fp4, .fold = cpu_avx512_fold, .round = cpu_avx512_round,
     .pack = cpu_avx512_pack,
 };

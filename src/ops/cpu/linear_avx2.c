@@ -45,17 +45,23 @@ KERNEL_INLINE void step(struct sum a[4][8], const struct cpu_mac *c, const float
 #undef PANEL
 }
 
-KERNEL_INLINE void load(struct sum *s, const float *from, int first, const int mr)
+KERNEL_INLINE void load(struct sum *s, const float *from, int fresh, const int mr)
 {
     const __m256 z = _mm256_setzero_ps();
-#define ROW(r) s[r].lo = first ? z : _mm256_load_ps(from + (r) * 16); \
-               s[r].hi = first ? z : _mm256_load_ps(from + (r) * 16 + 8)
+#define ROW(r) s[r].lo = fresh ? z : _mm256_load_ps(from + (r) * 16); \
+               s[r].hi = fresh ? z : _mm256_load_ps(from + (r) * 16 + 8)
     KERNEL_EACH8(mr, ROW)
 #undef ROW
 }
 
-KERNEL_INLINE void store(float *to, const struct sum *s, const int mr)
+KERNEL_INLINE void store(float *to, struct sum *s, int add, const int mr)
 {
+    if (add) {
+#define ROW(r) s[r].lo = _mm256_add_ps(_mm256_load_ps(to + (r) * 16), s[r].lo); \
+               s[r].hi = _mm256_add_ps(_mm256_load_ps(to + (r) * 16 + 8), s[r].hi)
+        KERNEL_EACH8(mr, ROW)
+#undef ROW
+    }
 #define ROW(r) _mm256_store_ps(to + (r) * 16, s[r].lo); _mm256_store_ps(to + (r) * 16 + 8, s[r].hi)
     KERNEL_EACH8(mr, ROW)
 #undef ROW
@@ -66,7 +72,7 @@ KERNEL_INLINE void body(const struct cpu_mac *c, const int mr, const int np)
     const float *x = c->x;
     const uint16_t *w = c->w;
     struct sum a[4][8];
-#define PANEL(p) load(a[p], c->acc + (p) * c->acc_ps, c->first, mr)
+#define PANEL(p) load(a[p], c->acc + (p) * c->acc_ps, c->mode != CPU_MAC_GO_ON, mr)
     KERNEL_EACH4(np, PANEL)
 #undef PANEL
     for (int n = c->k / 2; n > 0; n--, x += 2, w += 32) {
@@ -75,7 +81,7 @@ KERNEL_INLINE void body(const struct cpu_mac *c, const int mr, const int np)
         step(a, c, x, w, 1, mr, np);
     }
     if (c->k & 1) step(a, c, x, w, 0, mr, np);
-#define PANEL(p) store(c->acc + (p) * c->acc_ps, a[p], mr)
+#define PANEL(p) store(c->acc + (p) * c->acc_ps, a[p], c->mode == CPU_MAC_ADD, mr)
     KERNEL_EACH4(np, PANEL)
 #undef PANEL
 }
@@ -138,6 +144,11 @@ static void fp4(const uint8_t *packed, const uint8_t *scale, int n_blocks, uint1
     }
 }
 
+static void fold(float *to, const float *from, int64_t n)
+{
+    kernel_fold(to, from, n);
+}
+
 static void round_rows(const float *x, float *y, int64_t n)
 {
     kernel_round(x, y, n);
@@ -151,5 +162,5 @@ static void pack_rows(const float *x, uint16_t *y, int64_t n)
 KERNEL_TARGET_END
 
 const struct cpu_kernels cpu_kernels_avx2 = {
-    .mr = ROWS, .np = shape, .mac = mac, .fp4 = fp4, .round = round_rows, .pack = pack_rows,
+    .mr = ROWS, .np = shape, .mac = mac, .fp4 = fp4, .fold = fold, .round = round_rows, .pack = pack_rows,
 };

@@ -37,15 +37,20 @@ KERNEL_INLINE void single(__m512 *s, const float *x, int64_t ldx, const uint16_t
 #undef ROW
 }
 
-KERNEL_INLINE void load(__m512 *s, const float *from, int first, const int mr)
+KERNEL_INLINE void load(__m512 *s, const float *from, int fresh, const int mr)
 {
-#define ROW(r) s[r] = first ? _mm512_setzero_ps() : _mm512_load_ps(from + (r) * 16)
+#define ROW(r) s[r] = fresh ? _mm512_setzero_ps() : _mm512_load_ps(from + (r) * 16)
     KERNEL_EACH8(mr, ROW)
 #undef ROW
 }
 
-KERNEL_INLINE void store(float *to, const __m512 *s, const int mr)
+KERNEL_INLINE void store(float *to, __m512 *s, int add, const int mr)
 {
+    if (add) {
+#define ROW(r) s[r] = _mm512_add_ps(_mm512_load_ps(to + (r) * 16), s[r])
+        KERNEL_EACH8(mr, ROW)
+#undef ROW
+    }
 #define ROW(r) _mm512_store_ps(to + (r) * 16, s[r])
     KERNEL_EACH8(mr, ROW)
 #undef ROW
@@ -56,7 +61,7 @@ KERNEL_INLINE void body(const struct cpu_mac *c, const int mr, const int np)
     const float *x = c->x;
     const uint16_t *w = c->w;
     __m512 a[4][8];
-#define PANEL(p) load(a[p], c->acc + (p) * c->acc_ps, c->first, mr)
+#define PANEL(p) load(a[p], c->acc + (p) * c->acc_ps, c->mode != CPU_MAC_GO_ON, mr)
     KERNEL_EACH4(np, PANEL)
 #undef PANEL
     for (int n = c->k / 2; n > 0; n--, x += 2, w += 32) {
@@ -69,7 +74,7 @@ KERNEL_INLINE void body(const struct cpu_mac *c, const int mr, const int np)
         KERNEL_EACH4(np, PANEL)
 #undef PANEL
     }
-#define PANEL(p) store(c->acc + (p) * c->acc_ps, a[p], mr)
+#define PANEL(p) store(c->acc + (p) * c->acc_ps, a[p], c->mode == CPU_MAC_ADD, mr)
     KERNEL_EACH4(np, PANEL)
 #undef PANEL
 }
@@ -144,6 +149,11 @@ void cpu_avx512_fp4(const uint8_t *packed, const uint8_t *scale, int n_blocks, u
     }
 }
 
+void cpu_avx512_fold(float *to, const float *from, int64_t n)
+{
+    kernel_fold(to, from, n);
+}
+
 void cpu_avx512_round(const float *x, float *y, int64_t n)
 {
     kernel_round(x, y, n);
@@ -157,6 +167,6 @@ void cpu_avx512_pack(const float *x, uint16_t *y, int64_t n)
 KERNEL_TARGET_END
 
 const struct cpu_kernels cpu_kernels_avx512 = {
-    .mr = ROWS, .np = cpu_avx512_np, .mac = cpu_avx512_mac, .fp4 = cpu_avx512_fp4, .round = cpu_avx512_round,
+    .mr = ROWS, .np = cpu_avx512_np, .mac = cpu_avx512_mac, .fp4 = cpu_avx512_fp4, .fold = cpu_avx512_fold, .round = cpu_avx512_round,
     .pack = cpu_avx512_pack,
 };

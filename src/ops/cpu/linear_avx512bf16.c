@@ -26,15 +26,20 @@ KERNEL_INLINE void pair(__m512 *s, const uint16_t *x, int64_t ldx, const uint16_
 #undef ROW
 }
 
-KERNEL_INLINE void load(__m512 *s, const float *from, int first, const int mr)
+KERNEL_INLINE void load(__m512 *s, const float *from, int fresh, const int mr)
 {
-#define ROW(r) s[r] = first ? _mm512_setzero_ps() : _mm512_load_ps(from + (r) * 16)
+#define ROW(r) s[r] = fresh ? _mm512_setzero_ps() : _mm512_load_ps(from + (r) * 16)
     KERNEL_EACH8(mr, ROW)
 #undef ROW
 }
 
-KERNEL_INLINE void store(float *to, const __m512 *s, const int mr)
+KERNEL_INLINE void store(float *to, __m512 *s, int add, const int mr)
 {
+    if (add) {
+#define ROW(r) s[r] = _mm512_add_ps(_mm512_load_ps(to + (r) * 16), s[r])
+        KERNEL_EACH8(mr, ROW)
+#undef ROW
+    }
 #define ROW(r) _mm512_store_ps(to + (r) * 16, s[r])
     KERNEL_EACH8(mr, ROW)
 #undef ROW
@@ -44,7 +49,7 @@ KERNEL_INLINE void body(const struct cpu_mac *c, const int mr, const int np)
 {
     const uint16_t *x = c->x, *w = c->w;
     __m512 a[4][8];
-#define PANEL(p) load(a[p], c->acc + (p) * c->acc_ps, c->first, mr)
+#define PANEL(p) load(a[p], c->acc + (p) * c->acc_ps, c->mode != CPU_MAC_GO_ON, mr)
     KERNEL_EACH4(np, PANEL)
 #undef PANEL
     for (int n = c->k / 2; n > 0; n--, x += 2, w += 32) {
@@ -52,7 +57,7 @@ KERNEL_INLINE void body(const struct cpu_mac *c, const int mr, const int np)
         KERNEL_EACH4(np, PANEL)
 #undef PANEL
     }
-#define PANEL(p) store(c->acc + (p) * c->acc_ps, a[p], mr)
+#define PANEL(p) store(c->acc + (p) * c->acc_ps, a[p], c->mode == CPU_MAC_ADD, mr)
     KERNEL_EACH4(np, PANEL)
 #undef PANEL
 }
@@ -84,5 +89,5 @@ KERNEL_TARGET_END
 
 const struct cpu_kernels cpu_kernels_avx512bf16 = {
     .mr = ROWS, .mr16 = ROWS, .unit16 = 1, .np = cpu_avx512_np, .np16 = cpu_avx512_np, .mac = cpu_avx512_mac,
-    .mac16 = mac16, .fp4 = cpu_avx512_fp4, .round = cpu_avx512_round, .pack = cpu_avx512_pack,
+    .mac16 = mac16, .fp4 = cpu_avx512_fp4, .fold = cpu_avx512_fold, .round = cpu_avx512_round, .pack = cpu_avx512_pack,
 };

@@ -15,7 +15,7 @@ static void mac(const struct cpu_mac *c)
     const float *x = c->x;
     float a[ROWS][16], v[16];
     for (int r = 0; r < c->mr; r++)
-        for (int j = 0; j < 16; j++) a[r][j] = c->first ? 0.0f : c->acc[r * 16 + j];
+        for (int j = 0; j < 16; j++) a[r][j] = c->mode == CPU_MAC_GO_ON ? c->acc[r * 16 + j] : 0.0f;
     for (int i = 0; i < c->k; i++) {
         input(c->w + (int64_t)(i / 2) * 32, i & 1, v);
         for (int r = 0; r < c->mr; r++) {
@@ -24,7 +24,7 @@ static void mac(const struct cpu_mac *c)
         }
     }
     for (int r = 0; r < c->mr; r++)
-        for (int j = 0; j < 16; j++) c->acc[r * 16 + j] = a[r][j];
+        for (int j = 0; j < 16; j++) c->acc[r * 16 + j] = c->mode == CPU_MAC_ADD ? c->acc[r * 16 + j] + a[r][j] : a[r][j];
 }
 
 static int shape(int mr)
@@ -54,6 +54,11 @@ static void fp4(const uint8_t *packed, const uint8_t *scale, int n_blocks, uint1
         cpu_fp4_block(packed + (int64_t)i * 256, scale + (int64_t)i * 16, w + (int64_t)i * 512);
 }
 
+static void fold(float *to, const float *from, int64_t n)
+{
+    kernel_fold(to, from, n);
+}
+
 static void round_rows(const float *x, float *y, int64_t n)
 {
     kernel_round(x, y, n);
@@ -65,5 +70,5 @@ static void pack_rows(const float *x, uint16_t *y, int64_t n)
 }
 
 const struct cpu_kernels cpu_kernels_scalar = {
-    .mr = ROWS, .np = shape, .mac = mac, .fp4 = fp4, .round = round_rows, .pack = pack_rows,
+    .mr = ROWS, .np = shape, .mac = mac, .fp4 = fp4, .fold = fold, .round = round_rows, .pack = pack_rows,
 };

@@ -60,14 +60,14 @@ void cpu_head_norm(struct ops *o, float *x, int64_t ldx, const float *w, float e
         }
 }
 
-/* sum of v^2 and of v * q, the lanes of cpu_dot */
-CPU_INLINE void two_sums(const float *v, const float *q, int n, float s, float *ss_p, float *vq_p)
+/* sums of (s v)^2 and of s v * q, the lanes of cpu_dot; scaled 0: s is 1 */
+CPU_INLINE void two_sums(const float *v, const float *q, int n, const int scaled, float s, float *ss_p, float *vq_p)
 {
     float a[CPU_LANES] = {0}, b[CPU_LANES] = {0};
     int i = 0;
     for (; i + CPU_LANES <= n; i += CPU_LANES)
         for (int l = 0; l < CPU_LANES; l++) {
-            float x = v[i + l] * s;
+            float x = scaled ? v[i + l] * s : v[i + l];
             a[l] += x * x;
             b[l] += x * q[i + l];
         }
@@ -76,7 +76,7 @@ CPU_INLINE void two_sums(const float *v, const float *q, int n, float s, float *
         memcpy(x, v + i, (size_t)(n - i) * sizeof *x);
         memcpy(y, q + i, (size_t)(n - i) * sizeof *y);
         for (int l = 0; l < CPU_LANES; l++) {
-            float u = x[l] * s;
+            float u = scaled ? x[l] * s : x[l];
             a[l] += u * u;
             b[l] += u * y[l];
         }
@@ -86,34 +86,47 @@ CPU_INLINE void two_sums(const float *v, const float *q, int n, float s, float *
 }
 
 /* (v . q) / sqrt(mean(v^2) + eps) */
-CPU_CLONES static float res_score(const float *v, const float *q, float eps, int n)
+CPU_CLONES static float norm_res_score(const float *v, const float *q, float eps, int n)
 {
     float ss, vq, s = 1.0f;
-    two_sums(v, q, n, s, &ss, &vq);
+    two_sums(v, q, n, 0, s, &ss, &vq);
     if (!(ss <= 0x1.fffffep127f && fabsf(vq) <= 0x1.fffffep127f)) {
         s = row_scale(v, n);
-        two_sums(v, q, n, s, &ss, &vq);
+        two_sums(v, q, n, 1, s, &ss, &vq);
     }
     return vq / sqrtf(ss / (float)n + eps * s * s);
 }
 
-/* mix[n] := (first ? 0 : mix) + a * v */
-CPU_CLONES static void res_add(float *restrict mix, const float *restrict v, float a, int first, int n)
+/* mix[n] := sum over sources in order of a[j] * v_j; sources are bank rows, then the prefix */
+CPU_CLONES static void norm_res_mix(float *restrict mix, const float *bank, int64_t stride, int n_bank,
+                                    const float *prefix, const float *a, int n)
 {
     int i = 0;
-    if (first) {
-        for (; i + CPU_LANES <= n; i += CPU_LANES)
-            for (int l = 0; l < CPU_LANES; l++) mix[i + l] = a * v[i + l];
-        for (; i < n; i++) mix[i] = a * v[i];
-    } else cpu_axpy(mix, a, v, n);
+    for (; i + CPU_LANES <= n; i += CPU_LANES) {
+        float lo[8] = {0}, hi[8] = {0};
+        for (int j = 0; j <= n_bank; j++) {
+            const float *v = (j < n_bank ? bank + j * stride : prefix) + i;
+            for (int l = 0; l < 8; l++) {
+                lo[l] += a[j] * v[l];
+                hi[l] += a[j] * v[8 + l];
+            }
+        }
+        memcpy(mix + i, lo, sizeof lo);
+        memcpy(mix + i + 8, hi, sizeof hi);
+    }
+    for (; i < n; i++) {
+        float m = 0;
+        for (int j = 0; j <= n_bank; j++) m += a[j] * (j < n_bank ? bank + j * stride : prefix)[i];
+        mix[i] = m;
+    }
 }
 
 /* softmax of the scores in place: fixed order */
-static void res_softmax(float *s, int n)
+static void norm_res_softmax(float *s, int n)
 {
     float top = s[0], sum = 0;
     for (int j = 1; j < n; j++) top = s[j] > top ? s[j] : top;
-    for (int j = 0; j < n; j++) sum += s[j] = cpu_exp(s[j] - top);
+    for (int j = 0; j < n; j++) sum += s[j] = cpu_exp_neg(s[j] - top);
     for (int j = 0; j < n; j++) s[j] /= sum;
 }
 
@@ -126,12 +139,11 @@ void cpu_attnres(struct ops *o, const float *bank, int64_t bank_stride, int n_ba
     for (int i = 0; i < t; i++) {
         int64_t at = (int64_t)i * h;
         float *row = mix ? mix + at : spare;
-        for (int j = 0; j < n_bank; j++) score[j] = res_score(bank + j * bank_stride + at, q, eps, h);
-        score[n_bank] = n_bank ? res_score(prefix + at, q, eps, h) : 0.0f;
+        for (int j = 0; j < n_bank; j++) score[j] = norm_res_score(bank + j * bank_stride + at, q, eps, h);
+        score[n_bank] = n_bank ? norm_res_score(prefix + at, q, eps, h) : 0.0f;
         if (n_bank) {
-            res_softmax(score, n_bank + 1);
-            for (int j = 0; j < n_bank; j++) res_add(row, bank + j * bank_stride + at, score[j], j == 0, h);
-            res_add(row, prefix + at, score[n_bank], 0, h);
+            norm_res_softmax(score, n_bank + 1);
+            norm_res_mix(row, bank + at, bank_stride, n_bank, prefix + at, score, h);
         } else memcpy(row, prefix + at, (size_t)h * sizeof *row);
         if (normed) norm_row(row, w, norm_eps, h, normed + at);
     }

@@ -7,7 +7,7 @@ size_t pages_elem(enum ops_kv kv)
     return kv == OPS_KV_BF16 ? sizeof(uint16_t) : sizeof(float);
 }
 
-CPU_CLONES static void to_bf16(uint16_t *restrict dst, const float *restrict src, int64_t n)
+CPU_CLONES static void pages_to_bf16(uint16_t *restrict dst, const float *restrict src, int64_t n)
 {
     int64_t i = 0;
     for (; i + CPU_LANES <= n; i += CPU_LANES)
@@ -15,7 +15,7 @@ CPU_CLONES static void to_bf16(uint16_t *restrict dst, const float *restrict src
     for (; i < n; i++) dst[i] = cpu_bf16(src[i]);
 }
 
-CPU_CLONES static void from_bf16(float *restrict dst, const uint16_t *restrict src, int64_t n)
+CPU_CLONES static void pages_from_bf16(float *restrict dst, const uint16_t *restrict src, int64_t n)
 {
     int64_t i = 0;
     for (; i + CPU_LANES <= n; i += CPU_LANES)
@@ -23,7 +23,7 @@ CPU_CLONES static void from_bf16(float *restrict dst, const uint16_t *restrict s
     for (; i < n; i++) dst[i] = cpu_from_bf16(src[i]);
 }
 
-CPU_CLONES static void round_bf16(float *x, int64_t n)
+CPU_CLONES static void pages_round_bf16(float *x, int64_t n)
 {
     int64_t i = 0;
     for (; i + CPU_LANES <= n; i += CPU_LANES)
@@ -33,20 +33,20 @@ CPU_CLONES static void round_bf16(float *x, int64_t n)
 
 void pages_store(void *dst, const float *src, int64_t n, enum ops_kv kv)
 {
-    if (kv == OPS_KV_BF16) to_bf16(dst, src, n);
+    if (kv == OPS_KV_BF16) pages_to_bf16(dst, src, n);
     else memcpy(dst, src, (size_t)n * sizeof *src);
 }
 
 void pages_load(float *dst, const void *src, int64_t n, enum ops_kv kv)
 {
-    if (kv == OPS_KV_BF16) from_bf16(dst, src, n);
+    if (kv == OPS_KV_BF16) pages_from_bf16(dst, src, n);
     else memcpy(dst, src, (size_t)n * sizeof *dst);
 }
 
 void pages_round(float *dst, const float *src, int64_t n, enum ops_kv kv)
 {
     if (dst != src) memcpy(dst, src, (size_t)n * sizeof *dst);
-    if (kv == OPS_KV_BF16) round_bf16(dst, n);
+    if (kv == OPS_KV_BF16) pages_round_bf16(dst, n);
 }
 
 /* first byte of a position's row, and how many rows from there on are contiguous */

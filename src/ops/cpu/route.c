@@ -2,7 +2,7 @@
 #include "ops/cpu/cpu_math.h"
 #include "ops/cpu/cpu_ops.h"
 
-CPU_CLONES static void scores(const float *restrict logit, int n, float *restrict s)
+CPU_CLONES static void route_scores(const float *restrict logit, int n, float *restrict s)
 {
     int i = 0;
     for (; i + CPU_LANES <= n; i += CPU_LANES)
@@ -46,7 +46,7 @@ void cpu_route(struct ops *o, const float *logits, const float *bias, int n_expe
     for (int i = 0; i < t; i++) {
         int32_t *id = idx + (int64_t)i * k;
         float *wt = w + (int64_t)i * k, sum = 0;
-        scores(logits + (int64_t)i * n_experts, n_experts, s);
+        route_scores(logits + (int64_t)i * n_experts, n_experts, s);
         top_k(s, bias, n_experts, k, id, wt);
         sort_ids(id, k);
         for (int j = 0; j < k; j++) sum += s[id[j]];
@@ -55,7 +55,7 @@ void cpu_route(struct ops *o, const float *logits, const float *bias, int n_expe
 }
 
 /* largest value of a row; NaN when the row holds one */
-CPU_CLONES static float row_max(const float *x, int n)
+CPU_CLONES static float route_row_max(const float *x, int n)
 {
     float m[CPU_LANES];
     int bad[CPU_LANES] = {0}, any = 0, i = 0;
@@ -83,7 +83,7 @@ void cpu_argmax(struct ops *o, const float *logits, int64_t ldx, int t, int n, f
     (void)o;
     for (int i = 0; i < t; i++) {
         const float *x = logits + i * ldx;
-        float top = row_max(x, n);
+        float top = route_row_max(x, n);
         int j = 0;
         while (j < n && x[j] != top) j++;
         idx[i] = j < n ? j : -1;

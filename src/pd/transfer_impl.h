@@ -1,0 +1,129 @@
+/* transfer_impl - what the parts of transfer share; private to transfer*.c and their test.
+ *
+ * transfer.c opens and closes, transfer_source.c queues and settles, transfer_dest.c grants, checks and unpacks;
+ * transfer_rma.c and transfer_sendrecv.c carry bytes. Only the last two call MPI. */
+#ifndef PDFLASH_PD_TRANSFER_IMPL_H
+#define PDFLASH_PD_TRANSFER_IMPL_H
+
+#include "pd/transfer.h"
+
+enum { LINE = sizeof(struct word_line), NAN_FILL = 0x7FC1 }; /* as BF16, and twice as FP32, a NaN no arithmetic makes */
+
+struct transfer;
+
+struct transport {
+    const char *name;
+    enum status (*open)(struct transfer *t); /* Collective on xfer */
+    void (*close)(struct transfer *t);       /* Collective on xfer */
+    enum status (*progress)(struct transfer *t);
+    /* put - bytes [src, src + bytes) of the source's arena to the slot memory of destination d at off. *took_p: how many
+     * were taken (the rest later: no room just now), *puts_p: transfers made of them. */
+    enum status (*put)(struct transfer *t, int d, int64_t off, int64_t src, int64_t bytes, int64_t *took_p, int *puts_p);
+    /* flush - whatever was put to d is there before any word written later. */
+    enum status (*flush)(struct transfer *t, int d);
+    /* words - line[c] for every component c in mask (bit c): fields first, the word last. */
+    enum status (*words)(struct transfer *t, int d, int slot, unsigned mask, const struct word_line line[COMP_N]);
+    /* credit - this decode rank's word for the slot on source s. */
+    enum status (*credit)(struct transfer *t, int s, int slot, uint64_t word);
+    /* sync - make what others wrote visible to loads, and own stores to others. */
+    enum status (*sync)(struct transfer *t);
+};
+extern const struct transport transfer_rma, transfer_sendrecv;
+
+struct peer { /* a destination of this source, or a source of this destination */
+    int rank;              /* in w->xfer */
+    struct layout layout;  /* of the peer: slot layout, or source pool */
+    struct pair_plan plan;
+    int expected;          /* components in the plan */
+    int max_runs;          /* of a request with the most pages */
+};
+
+struct queued { int64_t src, dst, bytes; enum comp comp; }; /* arena offset, offset in the slot */
+
+struct out { /* one source slot towards one destination */
+    struct queued *run;    /* [peer.max_runs] */
+    int n, issued;
+    int unsettled;         /* puts since the last flush */
+    int done;              /* last words are written: nothing is outstanding and none will start */
+    unsigned touched;      /* components put since the last words, bit set */
+    int64_t batch[COMP_N]; /* bytes put since the last words */
+    struct word_line line[COMP_N];
+    uint32_t parts[COMP_N];
+    int mark_n;            /* to take back what a refused call queued */
+    int64_t mark_last;
+};
+
+struct source_slot {
+    int active, final, failed;
+    uint32_t generation;
+    int request, state_slot, n_pages, pages_queued;
+    struct out *out; /* [n_peers] */
+};
+
+struct expected { int peer; enum comp comp; }; /* one word a destination waits for */
+
+struct dest_slot {
+    int granted;      /* from grant to unpack */
+    int ready;        /* transfer_ready said 1 */
+    uint32_t generation;
+    int request, n_pages;
+    int64_t *want;    /* [n_expected] bytes */
+    double done_s;
+};
+
+struct transfer {
+    struct world *w;
+    const struct config *c;
+    const struct draft_config *d;
+    struct transfer_options opt;
+    const struct transport *via;
+    const struct state *source; /* NULL on decode */
+    struct layout slot;         /* decode: this rank's slot layout */
+    int64_t slot_bytes;         /* decode: of this rank; offsets on another rank come from its layout */
+    int n_slots, max_pages, n_prefill, n_decode;
+    int n_peers;
+    struct peer *peer;
+    struct source_slot *from; /* [n_slots] on prefill */
+    struct dest_slot *to;     /* [n_slots] on decode */
+    int n_expected;
+    struct expected *expected;
+    struct transfer_count count[COMP_N];
+    char osc[32];
+    /* memory others write to */
+    char *data, *words, *credit;
+    int64_t data_bytes, words_bytes, credit_bytes;
+    void *impl; /* of the transport */
+};
+
+/* place of the line (slot, source world rank, component) in the words memory, and of a credit, bytes */
+static inline int64_t words_at(const struct transfer *t, int slot, int source, enum comp comp)
+{
+    return (((int64_t)slot * t->n_prefill + source) * COMP_N + (int)comp) * LINE;
+}
+static inline int64_t credit_at(const struct transfer *t, int decode_tp_rank, int slot)
+{
+    return ((int64_t)decode_tp_rank * t->n_slots + slot) * LINE;
+}
+/* a word that another process writes */
+static inline uint64_t word_load(const void *p)
+{
+    return __atomic_load_n((const uint64_t *)p, __ATOMIC_ACQUIRE);
+}
+
+/* transfer_hash - chained hash64 over the runs of a pair and component in plan order (copy by copy, pages ascending).
+ * base: memory of side; on the source side pages and item name the source's items. */
+enum side { SIDE_SOURCE, SIDE_DEST };
+enum status transfer_hash(const struct transfer *t, const struct peer *p, enum comp comp, enum side side, const char *base,
+                          const int32_t *pages, int n_pages, int item, uint64_t *hash_p);
+static inline int comp_paged(enum comp c)
+{
+    return c == COMP_MLA || c == COMP_DRAFT;
+}
+enum status transfer_source_open(struct transfer *t);
+void transfer_source_close(struct transfer *t);
+void transfer_source_table(const struct transfer *t);
+enum status transfer_dest_open(struct transfer *t);
+void transfer_dest_close(struct transfer *t);
+void transfer_dest_table(const struct transfer *t);
+
+#endif

@@ -1,0 +1,216 @@
+/* Transfer through MPI windows: put, flush, word. See transfer.h and words.h for the order of writing. */
+#include <stdint.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "pd/transfer_impl.h"
+
+enum {
+    PIECE_BYTES = 64 << 20, /* counts of MPI are int */
+    MOST_PUTS = 256,        /* to one destination between flushes: some components keep a request for each */
+    BOUNCE_BYTES = 8 << 20, /* host copy of runs of a device arena */
+};
+
+struct window {
+    MPI_Win win;
+    struct buf mem; /* window create only */
+};
+
+struct rma {
+    struct window data, words, credit;
+    int *puts;         /* [n_peers] since the last flush */
+    struct buf bounce; /* device arenas only */
+    size_t bounced;    /* bytes of it in use */
+};
+
+/* ---- windows ----------------------------------------------------------------------------------------------- */
+
+static enum status make_win(struct transfer *t, struct window *w, int64_t bytes, const char *name, char **base_p)
+{
+    void *base = NULL;
+    int rc;
+    if (t->opt.window == WINDOW_ALLOCATE) {
+        rc = MPI_Win_allocate((MPI_Aint)bytes, 1, MPI_INFO_NULL, t->w->xfer, (void *)&base, &w->win);
+    } else {
+        TRY(world_agree(t->w, buf_alloc(&w->mem, (size_t)bytes, name)));
+        base = w->mem.p;
+        rc = MPI_Win_create(base, (MPI_Aint)bytes, 1, MPI_INFO_NULL, t->w->xfer, &w->win);
+    }
+    if (rc != MPI_SUCCESS) {
+        w->win = MPI_WIN_NULL;
+        int class = MPI_ERR_UNKNOWN;
+        MPI_Error_class(rc, &class);
+        if (t->opt.window == WINDOW_CREATE && class == MPI_ERR_WIN)
+            return ERR(ST_E_CONFIG, "MPI_Win_create of %s, %lld bytes: this MPI's one-sided component cannot take memory it did not allocate; "
+                       "use --window allocate or --transport sendrecv", name, (long long)bytes);
+        return mpi_check(rc, t->opt.window == WINDOW_CREATE ? "MPI_Win_create (use --window allocate or --transport sendrecv)"
+                                                            : "MPI_Win_allocate (use --window create or --transport sendrecv)");
+    }
+    TRY(mpi_check(MPI_Win_set_errhandler(w->win, MPI_ERRORS_RETURN), "MPI_Win_set_errhandler"));
+    TRY(mpi_check(MPI_Win_set_name(w->win, name), "MPI_Win_set_name"));
+    if (bytes > 0) memset(base, 0, (size_t)bytes);
+    if ((uintptr_t)base % 8 != 0) return ERR(ST_E_INTERNAL, "%s: window at %p is not aligned to 8 bytes", name, base);
+    *base_p = base;
+    return ST_OK;
+}
+
+/* Loads see what puts wrote only in the unified model; all components of Open MPI have it. */
+static enum status check_model(const struct window *w, const char *name)
+{
+    int *model, flag = 0;
+    TRY(mpi_check(MPI_Win_get_attr(w->win, MPI_WIN_MODEL, (void *)&model, &flag), "MPI_Win_get_attr"));
+    if (flag && *model == MPI_WIN_UNIFIED) return ST_OK;
+    return ERR(ST_E_CONFIG, "%s: the window's memory model is not MPI_WIN_UNIFIED; use --transport sendrecv", name);
+}
+
+static enum status open_win(struct transfer *t, struct window *w, int64_t bytes, const char *name, char **base_p)
+{
+    enum status st = make_win(t, w, bytes, name, base_p);
+    if (st == ST_OK) st = check_model(w, name);
+    TRY(world_agree(t->w, st));
+    return mpi_check(MPI_Win_lock_all(MPI_MODE_NOCHECK, w->win), "MPI_Win_lock_all");
+}
+
+static void close_win(struct window *w)
+{
+    if (w->win != MPI_WIN_NULL) {
+        MPI_Win_unlock_all(w->win);
+        MPI_Win_free(&w->win);
+    }
+    buf_free(&w->mem);
+}
+
+static void rma_close(struct transfer *t)
+{
+    struct rma *m = t->impl;
+    close_win(&m->credit);
+    close_win(&m->words);
+    close_win(&m->data);
+    buf_free(&m->bounce);
+    mem_free(m->puts);
+    mem_free(m);
+    t->impl = NULL;
+}
+
+static enum status rma_sync(struct transfer *t)
+{
+    struct rma *m = t->impl;
+    if (t->source) return mpi_check(MPI_Win_sync(m->credit.win), "MPI_Win_sync");
+    TRY(mpi_check(MPI_Win_sync(m->words.win), "MPI_Win_sync"));
+    return mpi_check(MPI_Win_sync(m->data.win), "MPI_Win_sync");
+}
+
+static enum status own_memory(struct transfer *t)
+{
+    struct rma *m = t->impl = mem_alloc(1, sizeof *m, "windows");
+    if (!m) return ST_E_NOMEM;
+    m->data.win = m->words.win = m->credit.win = MPI_WIN_NULL;
+    m->puts = mem_alloc((size_t)t->n_peers, sizeof *m->puts, "counts of puts");
+    if (!m->puts) return ST_E_NOMEM;
+    int device = t->source && t->source->arena.place == PLACE_DEVICE;
+    return device ? buf_alloc(&m->bounce, BOUNCE_BYTES, "bounce buffer") : ST_OK;
+}
+
+static enum status rma_open(struct transfer *t)
+{
+    TRY(world_agree(t->w, own_memory(t))); /* before a collective call that a rank would miss */
+    struct rma *m = t->impl;
+    TRY(open_win(t, &m->data, t->data_bytes, "pdflash data", &t->data));
+    TRY(open_win(t, &m->words, t->words_bytes, "pdflash words", &t->words));
+    TRY(open_win(t, &m->credit, t->credit_bytes, "pdflash credit", &t->credit));
+    TRY(rma_sync(t));
+    return mpi_check(MPI_Barrier(t->w->xfer), "MPI_Barrier"); /* nobody writes before all have cleared */
+}
+
+/* ---- bytes ---------------------------------------------------------------------------------------------------- */
+
+static enum status rma_flush(struct transfer *t, int d)
+{
+    struct rma *m = t->impl;
+    m->puts[d] = 0;
+    return mpi_check(MPI_Win_flush(t->peer[d].rank, m->data.win), "MPI_Win_flush");
+}
+
+/* MPI gets host addresses only: a device arena is read into the bounce buffer, which is free again after a flush. */
+static enum status host_address(struct transfer *t, int64_t src, int64_t *bytes, const void **p_p)
+{
+    struct rma *m = t->impl;
+    const struct state *s = t->source;
+    const void *at = (const void *)((uintptr_t)s->arena.p + (uintptr_t)src);
+    if (s->arena.place != PLACE_DEVICE) {
+        *p_p = at;
+        return ST_OK;
+    }
+    if (m->bounced == BOUNCE_BYTES) {
+        TRY(mpi_check(MPI_Win_flush_local_all(m->data.win), "MPI_Win_flush_local_all"));
+        m->bounced = 0;
+    }
+    int64_t room = (int64_t)(BOUNCE_BYTES - m->bounced);
+    if (*bytes > room) *bytes = room;
+    char *to = (char *)m->bounce.p + m->bounced;
+    s->o->get(s->o, to, at, (size_t)*bytes);
+    m->bounced += (size_t)*bytes;
+    *p_p = to;
+    return ST_OK;
+}
+
+static enum status rma_put(struct transfer *t, int d, int64_t off, int64_t src, int64_t bytes, int64_t *took_p, int *puts_p)
+{
+    struct rma *m = t->impl;
+    int64_t done = 0, limit = t->n_slots * t->peer[d].layout.bytes;
+    int puts = 0;
+    if (off < 0 || bytes < 0 || off > limit || bytes > limit - off || src < 0 || src > t->source->layout.bytes - bytes)
+        return ERR(ST_E_RANGE, "put of %lld bytes from %lld to %lld of decode rank %d: outside of its window of %lld", (long long)bytes,
+                   (long long)src, (long long)off, d, (long long)limit);
+    while (done < bytes) {
+        int64_t n = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
+        const void *p;
+        if (m->puts[d] == MOST_PUTS) TRY(rma_flush(t, d));
+        TRY(host_address(t, src + done, &n, &p));
+        TRY(mpi_check(MPI_Put(p, (int)n, MPI_BYTE, t->peer[d].rank, (MPI_Aint)(off + done), (int)n, MPI_BYTE, m->data.win), "MPI_Put"));
+        m->puts[d]++;
+        puts++;
+        done += n;
+    }
+    *took_p = done;
+    *puts_p = puts;
+    return ST_OK;
+}
+
+static enum status put_flushed(MPI_Win win, int rank, unsigned mask, const struct word_line *line, const int64_t *at, int fields)
+{
+    for (int c = 0; c < COMP_N; c++) {
+        if (!(mask >> c & 1)) continue;
+        int rc = fields ? MPI_Put((const char *)&line[c] + 8, LINE - 8, MPI_BYTE, rank, (MPI_Aint)(at[c] + 8), LINE - 8, MPI_BYTE, win)
+                        : MPI_Put(&line[c].word, 1, MPI_UINT64_T, rank, (MPI_Aint)at[c], 1, MPI_UINT64_T, win);
+        TRY(mpi_check(rc, "MPI_Put"));
+    }
+    return mpi_check(MPI_Win_flush(rank, win), "MPI_Win_flush");
+}
+
+static enum status rma_words(struct transfer *t, int d, int slot, unsigned mask, const struct word_line line[COMP_N])
+{
+    struct rma *m = t->impl;
+    int64_t at[COMP_N];
+    for (int c = 0; c < COMP_N; c++) at[c] = words_at(t, slot, t->w->rank, (enum comp)c);
+    TRY(put_flushed(m->words.win, t->peer[d].rank, mask, line, at, 1));
+    return put_flushed(m->words.win, t->peer[d].rank, mask, line, at, 0);
+}
+
+static enum status rma_credit(struct transfer *t, int s, int slot, uint64_t word)
+{
+    struct rma *m = t->impl;
+    int rank = t->peer[s].rank;
+    MPI_Aint at = (MPI_Aint)credit_at(t, t->w->role.tp_rank, slot);
+    TRY(mpi_check(MPI_Put(&word, 1, MPI_UINT64_T, rank, at, 1, MPI_UINT64_T, m->credit.win), "MPI_Put"));
+    return mpi_check(MPI_Win_flush(rank, m->credit.win), "MPI_Win_flush");
+}
+
+static enum status rma_progress(struct transfer *t)
+{
+    int flag;
+    return mpi_check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, t->w->xfer, &flag, MPI_STATUS_IGNORE), "MPI_Iprobe");
+}
+
+const struct transport transfer_rma = {.name = "rma", .open = rma_open, .close = rma_close, .progress = rma_progress, .put = rma_put,
+                                       .flush = rma_flush, .words = rma_words, .credit = rma_credit, .sync = rma_sync};

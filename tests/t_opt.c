@@ -1,0 +1,146 @@
+#include "suite.h"
+
+#include <string.h>
+
+#include "base/opt.h"
+#include "cmd/options.h"
+
+const char *const suite_name = "opt";
+
+struct values { int flag, number, choice; double real; const char *text; struct opt_list list; };
+#define AT(f) offsetof(struct values, f)
+static const struct opt_row table[] = {
+    {"flag", OPT_FLAG, AT(flag), NULL, NULL, NULL, 0, 0, 1, 0, "a flag"},
+    {"number", OPT_INT, AT(number), "7", "N", NULL, 1, 100, 3, 0, "a number"},
+    {"real", OPT_DOUBLE, AT(real), "0.5", "X", NULL, 0, 1, 1, 0, "a real"},
+    {"choice", OPT_CHOICE, AT(choice), "two", NULL, "one,two,three", 0, 0, 1, 0, "a choice"},
+    {"text", OPT_STR, AT(text), NULL, "T", NULL, 0, 0, 1, 1, "a text"},
+    {"list", OPT_LIST, AT(list), NULL, "L", NULL, 0, 0, 1, 0, "a list"},
+    {NULL, OPT_FLAG, 0, NULL, NULL, NULL, 0, 0, 0, 0, NULL},
+};
+
+static enum status parse(const char *line, struct values *v, int max_pos, int *n_pos)
+{
+    static char copy[512];
+    char *argv[32];
+    const char *pos[4];
+    int argc = 0;
+    snprintf(copy, sizeof copy, "%s", line);
+    for (char *w = strtok(copy, " "); w; w = strtok(NULL, " ")) argv[argc++] = w;
+    memset(v, 0, sizeof *v);
+    return opt_parse(table, 1, argc, argv, v, pos, max_pos, n_pos);
+}
+
+START_TEST(values_and_defaults_are_stored)
+{
+    struct values v;
+    int n;
+    ck_assert_int_eq(parse("--text abc word --number=42 --flag --list a --list b=c", &v, 1, &n), ST_OK);
+    ck_assert_int_eq(n, 1);
+    ck_assert_int_eq(v.number, 42);
+    ck_assert_int_eq(v.flag, 1);
+    ck_assert_int_eq(v.choice, 1);
+    ck_assert(v.real == 0.5);
+    ck_assert_str_eq(v.text, "abc");
+    ck_assert_int_eq(v.list.n, 2);
+    ck_assert_str_eq(v.list.text[1], "b=c");
+}
+END_TEST
+
+START_TEST(bad_words_are_refused_with_their_name)
+{
+    static const struct { const char *line, *says; } bad[] = {
+        {"--text a --numbr 3", "--numbr: unknown option; did you mean --number?"},
+        {"--text a --zzzzzzz 3", "--zzzzzzz: unknown option"},
+        {"--text a --number", "--number needs a value"},
+        {"--text a --number 3x", "'3x' is not a number"},
+        {"--text a --number 1.5", "'1.5' is not a whole number"},
+        {"--text a --number 0", "0 is out of range; allowed 1 to 100"},
+        {"--text a --number nan", "'nan' is not a number"},
+        {"--text a --number 101", "101 is out of range"},
+        {"--text a --real -0.1", "-0.1 is out of range"},
+        {"--text a --choice four", "'four' is unknown; choose one of one,two,three"},
+        {"--text a --choice on", "'on' is unknown"},
+        {"--text a --flag=1", "--flag takes no value"},
+        {"--number 3", "--text T is required"},
+        {"--text a word", "'word': unexpected word"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct values v;
+        int n;
+        ck_assert_int_eq(parse(bad[i].line, &v, 0, &n), ST_E_USAGE);
+        ck_assert_msg(strstr(err_last(), bad[i].says) != NULL, "'%s' does not say '%s'", err_last(), bad[i].says);
+    }
+}
+END_TEST
+
+START_TEST(options_of_other_commands_are_unknown)
+{
+    struct values v;
+    char a[] = "--flag";
+    char *argv[] = {a};
+    int n;
+    ck_assert_int_eq(opt_parse(table, 2, 1, argv, &v, NULL, 0, &n), ST_E_USAGE);
+}
+END_TEST
+
+START_TEST(text_is_what_could_be_typed)
+{
+    struct values v;
+    char buf[64];
+    int n;
+    ck_assert_int_eq(parse("--text t --choice three --number 9 --list x --list y", &v, 0, &n), ST_OK);
+    ck_assert_str_eq(opt_text(&table[1], &v, buf, sizeof buf), "9");
+    ck_assert_str_eq(opt_text(&table[3], &v, buf, sizeof buf), "three");
+    ck_assert_str_eq(opt_text(&table[5], &v, buf, sizeof buf), "x;y");
+}
+END_TEST
+
+/* the product's own table: names unique, a default that parses, help for everything */
+START_TEST(the_table_of_the_program_is_sound)
+{
+    struct options o;
+    for (const struct opt_row *r = options_table; r->name; r++) {
+        ck_assert_int_gt(strlen(r->help), 5);
+        ck_assert_uint_ne(r->commands, 0);
+        for (const struct opt_row *q = r + 1; q->name; q++) ck_assert_str_ne(r->name, q->name);
+    }
+    static char w[][16] = {"--model", "m", "--prompts", "p", "--out", "o", "--draft", "d"};
+    char *argv[8];
+    int n, help, dflash;
+    for (int i = 0; i < 8; i++) argv[i] = w[i];
+    ck_assert_int_eq(options_parse(CMD_RUN, 8, argv, &o, NULL, 0, &n, &help), ST_OK);
+    ck_assert_int_eq(o.concurrency, 8);
+    ck_assert_int_eq(o.max_new, 512);
+    ck_assert_int_eq(o.chunk, 8192);
+    ck_assert_int_eq(o.page, 64);
+    ck_assert_int_eq(o.kv, OPT_KV_BF16);
+    ck_assert_int_eq(options_spec(&o, &dflash), ST_OK);
+    ck_assert_int_eq(dflash, 1);
+    static const struct { const char *spec; enum status st; const char *says; } spec[] = {
+        {"eagle3", ST_E_CONFIG, "paused"}, {"dspark", ST_E_CONFIG, "dspark"}, {"none", ST_OK, ""}, {"", ST_E_CONFIG, "--spec"}};
+    for (size_t i = 0; i < sizeof spec / sizeof spec[0]; i++) {
+        o.spec = spec[i].spec;
+        ck_assert_int_eq(options_spec(&o, &dflash), spec[i].st);
+        if (spec[i].st != ST_OK) ck_assert_ptr_nonnull(strstr(err_last(), spec[i].says));
+    }
+    o.spec = "dflash";
+    o.draft = NULL;
+    ck_assert_int_eq(options_spec(&o, &dflash), ST_E_CONFIG);
+}
+END_TEST
+
+void suite_fill(Suite *s)
+{
+    TCase *tc = SUITE_CASE(s, "opt", 20);
+    SUITE_TEST(tc, values_and_defaults_are_stored);
+    SUITE_TEST(tc, bad_words_are_refused_with_their_name);
+    SUITE_TEST(tc, options_of_other_commands_are_unknown);
+    SUITE_TEST(tc, text_is_what_could_be_typed);
+    SUITE_TEST(tc, the_table_of_the_program_is_sound);
+}
+
+int main(void)
+{
+    return suite_main_serial();
+}

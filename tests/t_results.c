@@ -1,0 +1,704 @@
+#include "suite.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "data/results.h"
+
+const char *const suite_name = "results";
+
+enum { QUESTIONS = 24, BLOCK = 8, TOKENS_MAX = 600, ROUNDS_MAX = 80 };
+static const struct results_setup setup = {"cafe0123", QUESTIONS, BLOCK};
+
+/* ---- rows that are a pure function of (index, attempt) ------------------------------------------- */
+
+struct sample {
+    struct result_row row;
+    char question[64], response[256], gold[64], error[32];
+    int32_t token[TOKENS_MAX];
+    struct result_round round[ROUNDS_MAX];
+};
+
+static int32_t pick(int64_t index, uint64_t what, int32_t below)
+{
+    return (int32_t)(rng_u64(11, (uint64_t)index, what) % (uint64_t)below);
+}
+
+static void fill_rounds(struct sample *s, int64_t index)
+{
+    s->row.round = s->round;
+    s->row.n_rounds = pick(index, 3, ROUNDS_MAX);
+    for (int32_t i = 0; i < s->row.n_rounds; i++) {
+        struct result_round *r = &s->round[i];
+        uint64_t at = 1000 + 4 * (uint64_t)i;
+        r->round = i;
+        r->proposed = pick(index, at, BLOCK);
+        r->accepted = pick(index, at + 1, r->proposed + 1);
+        r->emitted = pick(index, at + 2, r->accepted + 2);
+        r->bonus = pick(index, at + 3, 4000) - 1;
+    }
+}
+
+static void fill(struct sample *s, int64_t index, int32_t attempt, enum result_stop stop)
+{
+    memset(s, 0, sizeof *s);
+    struct result_row *r = &s->row;
+    *r = (struct result_row){.index = index, .prompt_tokens = 100 + (int32_t)index, .attempt = attempt, .stop = stop};
+    snprintf(s->question, sizeof s->question, "Janet\xe2\x80\x99s question %lld?", (long long)index);
+    snprintf(s->gold, sizeof s->gold, "so\n#### %lld", (long long)index * 1000);
+    /* byte 0xff is no UTF-8; the answer is right for even questions */
+    int n = snprintf(s->response, sizeof s->response, "I\xff think\t\xe2\x88\x92\n#### %lld", (long long)(index * 1000 + index % 2));
+    r->question = s->question;
+    r->gold = s->gold;
+    r->response = s->response;
+    r->response_n = (size_t)n;
+    r->error = stop == RESULT_FAILED ? "rank 3 lost" : NULL;
+    r->output_tokens = pick(index, 2, TOKENS_MAX);
+    r->token = s->token;
+    for (int32_t i = 0; i < r->output_tokens; i++) s->token[i] = pick(index, 5000 + (uint64_t)i, 160000);
+    fill_rounds(s, index);
+    result_timing_clear(&r->timing);
+    r->timing.admit = 0.25 * (double)index;
+    r->timing.start = 1.0 + rng_unit(1, (uint64_t)index, 1);
+    r->timing.end = 3.0 + rng_unit(1, (uint64_t)index, 2);
+    for (int c = 0; c < RESULT_COMP_N; c++)
+        r->transfer[c] = (struct result_transfer){(int64_t)c << 40 | index, c, c % 2 ? NAN : 0.5 * c, rng_u64(9, (uint64_t)index, (uint64_t)c)};
+}
+
+static struct sample *sample(int64_t index, int32_t attempt, enum result_stop stop)
+{
+    struct sample *s = mem_alloc(1, sizeof *s, "a sample");
+    fill(s, index, attempt, stop);
+    return s;
+}
+
+static enum result_stop stop_of(int64_t index)
+{
+    return index % 5 == 4 ? RESULT_LENGTH : RESULT_EOS;
+}
+
+static enum status append(struct results_writer *w, int64_t index, int32_t attempt, enum result_stop stop)
+{
+    struct sample *s = sample(index, attempt, stop);
+    enum status st = results_append(w, &s->row);
+    mem_free(s);
+    return st;
+}
+
+/* doubles are equal, or both not measured */
+static int same(double a, double b)
+{
+    return a == b || (isnan(a) && isnan(b));
+}
+
+static void check_row(const struct result_row *got)
+{
+    struct sample *s = sample(got->index, got->attempt, got->stop);
+    const struct result_row *want = &s->row;
+    char text[256], number[32];
+    snprintf(text, sizeof text, "I\xef\xbf\xbd think\t\xe2\x88\x92\n#### %lld", (long long)(got->index * 1000 + got->index % 2));
+    ck_assert_int_eq(got->prompt_tokens, want->prompt_tokens);
+    ck_assert_int_eq(got->output_tokens, want->output_tokens);
+    ck_assert_str_eq(got->question, want->question);
+    ck_assert_str_eq(got->response, text);
+    ck_assert_uint_eq(got->response_n, strlen(text));
+    ck_assert_str_eq(got->gold, want->gold);
+    ck_assert_str_eq(got->error, want->error ? want->error : "");
+    ck_assert_mem_eq(got->token, want->token, (size_t)got->output_tokens * sizeof *got->token);
+    ck_assert_int_eq(got->n_rounds, want->n_rounds);
+    ck_assert_mem_eq(got->round, want->round, (size_t)got->n_rounds * sizeof *got->round);
+    const double *a = (const double *)&got->timing, *b = (const double *)&want->timing;
+    for (size_t i = 0; i < sizeof got->timing / sizeof *a; i++) ck_assert(same(a[i], b[i]));
+    for (int c = 0; c < RESULT_COMP_N; c++) {
+        ck_assert_int_eq(got->transfer[c].bytes, want->transfer[c].bytes);
+        ck_assert_int_eq(got->transfer[c].puts, want->transfer[c].puts);
+        ck_assert(same(got->transfer[c].seconds, want->transfer[c].seconds));
+        ck_assert(got->transfer[c].checksum == want->transfer[c].checksum);
+    }
+    snprintf(number, sizeof number, "%lld", (long long)(got->index * 1000 + got->index % 2));
+    for (int r = 0; r < GSM8K_N; r++) {
+        ck_assert_str_eq(got->grade.extracted[r], number);
+        ck_assert_int_eq(got->grade.correct[r], got->index % 2 == 0);
+    }
+    mem_free(s);
+}
+
+/* ---- places -------------------------------------------------------------------------------------- */
+
+static const char *journal_of(const char *path)
+{
+    static char name[600];
+    snprintf(name, sizeof name, "%s.jsonl", path);
+    return name;
+}
+
+static const char *clean_path(const char *name)
+{
+    const char *path = suite_tmp(name);
+    unlink(path);
+    unlink(journal_of(path));
+    return path;
+}
+
+static struct results_writer *open_ok(const char *path, enum results_mode mode)
+{
+    struct results_writer *w;
+    ck_assert_int_eq(results_open(path, mode, &setup, &w), ST_OK);
+    return w;
+}
+
+static struct results *load_ok(const char *path)
+{
+    struct results *r;
+    ck_assert_int_eq(results_load(path, &r), ST_OK);
+    return r;
+}
+
+/* everything except the order of rows in the file */
+static void check_same(const struct results *a, const struct results *b)
+{
+    ck_assert_uint_eq(a->n, b->n);
+    for (size_t i = 0; i < a->n; i++) {
+        ck_assert_int_eq(a->row[i].index, b->row[i].index);
+        ck_assert_int_eq(a->row[i].attempt, b->row[i].attempt);
+        ck_assert_int_eq(a->row[i].stop, b->row[i].stop);
+        check_row(&a->row[i]);
+        check_row(&b->row[i]);
+    }
+    ck_assert_int_eq(a->questions, b->questions);
+    ck_assert_int_eq(a->block, b->block);
+    ck_assert_int_eq(a->attempt, b->attempt);
+    ck_assert_int_eq(a->complete, b->complete);
+    ck_assert_str_eq(a->config_hash, b->config_hash);
+    ck_assert_mem_eq(a->histogram, b->histogram, (size_t)a->block * sizeof *a->histogram);
+    ck_assert_uint_eq(a->n_memory, b->n_memory);
+    if (a->n_memory) ck_assert_mem_eq(a->memory, b->memory, a->n_memory * sizeof *a->memory);
+    ck_assert(!a->plan == !b->plan);
+    if (a->plan) ck_assert_str_eq(a->plan, b->plan);
+    ck_assert_uint_eq(a->n_attrs, b->n_attrs);
+    for (size_t i = 0; i < a->n_attrs; i++) {
+        ck_assert_str_eq(a->attr[i].name, b->attr[i].name);
+        ck_assert_int_eq(a->attr[i].kind, b->attr[i].kind);
+        ck_assert(a->attr[i].i == b->attr[i].i && same(a->attr[i].d, b->attr[i].d));
+        if (a->attr[i].s) ck_assert_str_eq(a->attr[i].s, b->attr[i].s);
+    }
+}
+
+static const struct result_attr attrs[] = {
+    {"spec", H5_KIND_STR, "dflash", 0, 0},          {"topology", H5_KIND_STR, "prefill pp=8,tp=1 decode tp=8", 0, 0},
+    {"opt.concurrency", H5_KIND_I64, NULL, 8, 0},   {"opt.temperature", H5_KIND_F64, NULL, 0, 0.1},
+    {"opt.top_p", H5_KIND_F64, NULL, 0, 1},         {"unknown_s", H5_KIND_F64, NULL, 0, NAN},
+    {"command_line", H5_KIND_STR, "pdflash run --out a\xff" "b", 0, 0}, {"slurm_job_id", H5_KIND_STR, NULL, 0, 0}};
+enum { N_ATTRS = sizeof attrs / sizeof attrs[0] };
+
+static void write_extras(struct results_writer *w)
+{
+    struct result_memory m[3] = {{0, "prefill", "node-a", 1 << 30, 5, 6, 7, -1}, {1, "decode", "node-b", -1, 0, 0, 0, 123}, {2, "single", "h", 1, 2, 3, 4, 5}};
+    ck_assert_int_eq(results_attrs(w, attrs, N_ATTRS), ST_OK);
+    ck_assert_int_eq(results_plan(w, "{\"old\": 1}", NULL, 0), ST_OK);
+    ck_assert_int_eq(results_plan(w, "{\"stages\": [1, 2], \"note\": \"\xe2\x88\x92\"}", &(struct result_attr){"plan_hash", H5_KIND_STR, "77", 0, 0}, 1), ST_OK);
+    ck_assert_int_eq(results_memory(w, m, 1), ST_OK);
+    ck_assert_int_eq(results_memory(w, m, 3), ST_OK);
+}
+
+/* ---- tests ---------------------------------------------------------------------------------------- */
+
+START_TEST(a_run_comes_back_and_is_rebuilt_from_its_journal)
+{
+    const char *path = clean_path("run.h5");
+    struct results_writer *w = open_ok(path, RESULTS_NEW);
+    ck_assert_int_eq(results_attempt(w), 1);
+    struct results *r = load_ok(path); /* readable before the first row */
+    ck_assert(r->n == 0 && !r->complete && r->questions == QUESTIONS);
+    results_free(r);
+    write_extras(w);
+    for (int64_t i = 0; i < QUESTIONS; i++) { /* rows finish in another order than they started */
+        int64_t index = i * 7 % QUESTIONS;
+        ck_assert_int_eq(append(w, index, 0, stop_of(index)), ST_OK);
+        ck_assert_int_eq(results_done(w, index), 1);
+        r = load_ok(path); /* durable on return, beside the living writer */
+        ck_assert_uint_eq(r->n, (size_t)i + 1);
+        results_free(r);
+    }
+    int complete = -1;
+    ck_assert_int_eq(results_finish(w, 1, &complete), ST_OK);
+    ck_assert_int_eq(complete, 1);
+    results_close(w);
+    results_close(NULL);
+    r = load_ok(path);
+    ck_assert(r->complete == 1 && r->n == QUESTIONS && r->rows_stored == QUESTIONS && r->attempt == 1);
+    for (size_t i = 0; i < r->n; i++) {
+        ck_assert_int_eq(r->row[i].index, (int64_t)i);
+        ck_assert_int_eq(r->row[i].attempt, 1);
+        check_row(&r->row[i]);
+    }
+    ck_assert_str_eq(results_attr_str(r, "spec"), "dflash");
+    ck_assert_str_eq(results_attr_str(r, "command_line"), "pdflash run --out a\xef\xbf\xbd" "b");
+    ck_assert_str_eq(results_attr_str(r, "slurm_job_id"), "");
+    ck_assert_ptr_null(results_attr_str(r, "opt.concurrency")); /* no text */
+    ck_assert_ptr_null(results_attr_str(r, "absent"));
+    ck_assert(r->n_memory == 3 && r->memory[1].host_peak_bytes == -1 && r->memory[1].device_bytes == 123);
+    ck_assert_str_eq(r->plan, "{\"stages\": [1, 2], \"note\": \"\xe2\x88\x92\"}");
+    /* the same file again from the journal alone */
+    int64_t rows = 0;
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(results_rebuild(path, &rows), ST_OK);
+    ck_assert_int_eq(rows, QUESTIONS);
+    struct results *again = load_ok(path);
+    check_same(r, again);
+    results_free(again);
+    results_free(r);
+}
+END_TEST
+
+START_TEST(names_and_units_are_in_the_file)
+{
+    static const char *const set[] = {"/requests", "/text/question", "/text/response", "/text/gold", "/text/error", "/tokens/flat",
+        "/tokens/offsets", "/accept/request", "/accept/round", "/accept/proposed", "/accept/accepted", "/accept/emitted", "/accept/bonus",
+        "/accept/offsets", "/accept/histogram", "/timing", "/transfer", "/memory", "/grading/verdict", "/grading/openai_extracted",
+        "/grading/lm_eval_strict_extracted", "/grading/lm_eval_flexible_extracted", "/grading/sglang_extracted", "/plan"};
+    const char *path = clean_path("names.h5");
+    struct results_writer *w = open_ok(path, RESULTS_NEW);
+    write_extras(w);
+    ck_assert_int_eq(append(w, 3, 0, RESULT_EOS), ST_OK);
+    results_close(w);
+    struct h5 *f;
+    ck_assert_int_eq(h5_open(path, 0, &f), ST_OK);
+    for (size_t i = 0; i < sizeof set / sizeof set[0]; i++) ck_assert_msg(h5_exists(f, set[i]), "%s", set[i]);
+    static const struct h5_field end[] = {{"end_s", H5_KIND_F64, 0, 0}}, committed[] = {{"committed", H5_KIND_I8, 0, 0}};
+    void *p;
+    size_t n;
+    char *s;
+    struct sample *want = sample(3, 1, RESULT_EOS);
+    ck_assert_int_eq(h5_read_rows(f, "/timing", &(struct h5_table){end, 1, sizeof(double)}, &p, &n), ST_OK);
+    ck_assert(n == 1 && *(double *)p == want->row.timing.end);
+    mem_free(p);
+    mem_free(want);
+    ck_assert_int_eq(h5_read_rows(f, "/requests", &(struct h5_table){committed, 1, 1}, &p, &n), ST_OK);
+    ck_assert_int_eq(*(int8_t *)p, 1);
+    mem_free(p);
+    ck_assert_int_eq(h5_get_str(f, "/timing", "description", &s), ST_OK);
+    ck_assert_ptr_nonnull(strstr(s, "seconds"));
+    mem_free(s);
+    ck_assert_int_eq(h5_get_str(f, "/plan", "plan_hash", &s), ST_OK);
+    ck_assert_str_eq(s, "77");
+    mem_free(s);
+    h5_close(f);
+}
+END_TEST
+
+START_TEST(existing_files_and_other_writers_are_refused)
+{
+    const char *path = clean_path("refuse.h5");
+    struct results_writer *w = open_ok(path, RESULTS_RESUME), *v; /* nothing to resume: a new run */
+    ck_assert_int_eq(results_open(path, RESULTS_RESUME, &setup, &v), ST_E_FILE); /* locked */
+    ck_assert_ptr_nonnull(strstr(err_last(), "another process"));
+    int64_t rows;
+    ck_assert_int_eq(results_rebuild(path, &rows), ST_E_FILE);
+    ck_assert_int_eq(append(w, 1, 0, RESULT_EOS), ST_OK);
+    results_close(w);
+    ck_assert_int_eq(results_open(path, RESULTS_NEW, &setup, &v), ST_E_FILE);
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(results_open(path, RESULTS_NEW, &setup, &v), ST_E_FILE); /* the journal counts too */
+    w = open_ok(path, RESULTS_RESUME);                                        /* rebuilt */
+    ck_assert_int_eq(results_done(w, 1), 1);
+    ck_assert_int_eq(results_attempt(w), 2);
+    results_close(w);
+    w = open_ok(path, RESULTS_FORCE);
+    ck_assert(results_done_count(w) == 0 && results_attempt(w) == 1);
+    results_close(w);
+    struct results *r = load_ok(path);
+    ck_assert_uint_eq(r->n, 0);
+    results_free(r);
+    /* --force-new does not replace an HDF5 file of another kind */
+    struct h5 *f;
+    ck_assert_int_eq(h5_create(path, 1, &f), ST_OK);
+    ck_assert_int_eq(h5_set_str(f, "/", "schema", "pdflash-prompts"), ST_OK);
+    ck_assert_int_eq(h5_flush(f), ST_OK);
+    h5_close(f);
+    ck_assert_int_eq(results_open(path, RESULTS_FORCE, &setup, &v), ST_E_FILE);
+    ck_assert_int_eq(results_open(path, RESULTS_RESUME, &setup, &v), ST_E_FORMAT);
+    ck_assert_int_eq(results_load(path, &r), ST_E_FORMAT);
+    static const struct results_setup bad[] = {{"", QUESTIONS, BLOCK}, {NULL, QUESTIONS, BLOCK}, {"x", 0, BLOCK}, {"x", QUESTIONS, 0}, {"x", 4, 5000}};
+    path = clean_path("refuse2.h5");
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) ck_assert_int_eq(results_open(path, RESULTS_NEW, &bad[i], &v), ST_E_RANGE);
+    ck_assert_int_ne(access(journal_of(path), F_OK), 0); /* a refused start leaves nothing behind */
+}
+END_TEST
+
+START_TEST(another_configuration_is_refused_naming_both)
+{
+    const char *path = clean_path("config.h5");
+    struct results_writer *w = open_ok(path, RESULTS_NEW);
+    ck_assert_int_eq(append(w, 0, 0, RESULT_EOS), ST_OK);
+    results_close(w);
+    static const struct {
+        struct results_setup s;
+        const char *a, *b;
+    } cases[] = {{{"beef4567", QUESTIONS, BLOCK}, "cafe0123", "beef4567"},
+                 {{"cafe0123", QUESTIONS + 1, BLOCK}, "24 questions", "25"},
+                 {{"cafe0123", QUESTIONS, BLOCK + 1}, "block 8", "9"}};
+    for (int lost = 0; lost < 2; lost++) { /* with the file, and from the journal alone */
+        if (lost) unlink(path);
+        for (size_t i = 0; i < 3; i++) {
+            ck_assert_int_eq(results_open(path, RESULTS_RESUME, &cases[i].s, &w), ST_E_CONFIG);
+            ck_assert_msg(strstr(err_last(), cases[i].a) && strstr(err_last(), cases[i].b), "%s", err_last());
+        }
+    }
+    w = open_ok(path, RESULTS_RESUME); /* nothing was harmed */
+    ck_assert_int_eq(results_done_count(w), 1);
+    results_close(w);
+}
+END_TEST
+
+START_TEST(rows_that_cannot_be_are_refused)
+{
+    const char *path = clean_path("rows.h5");
+    struct results_writer *w = open_ok(path, RESULTS_NEW);
+    for (int which = 0; which < 13; which++) {
+        struct sample *s = sample(5, 0, RESULT_EOS);
+        struct result_row *r = &s->row;
+        ck_assert_int_gt(r->n_rounds, 3);
+        ck_assert_int_gt(r->output_tokens, 3);
+        switch (which) {
+        case 0: r->index = -1; break;
+        case 1: r->index = QUESTIONS; break;
+        case 2: s->round[2].proposed = BLOCK; break;
+        case 3: s->round[2].accepted = s->round[2].proposed + 1; break;
+        case 4: s->round[2].accepted = -1; break;
+        case 5: s->round[2].emitted = s->round[2].accepted + 2; break;
+        case 6: s->round[2].bonus = -2; break;
+        case 7: s->token[3] = -1; break;
+        case 8: r->output_tokens = -1; break;
+        case 9: r->question = NULL; break;
+        case 10: r->stop = RESULT_STOP_N; break;
+        case 11: r->token = NULL; break;
+        default: r->attempt = -1;
+        }
+        ck_assert_msg(results_append(w, r) == ST_E_RANGE, "case %d", which);
+        mem_free(s);
+    }
+    static const char *const key[] = {"schema", "complete", "config_hash", "attempt", "", NULL, "\xff"};
+    for (size_t i = 0; i < sizeof key / sizeof key[0]; i++)
+        ck_assert_int_eq(results_attrs(w, &(struct result_attr){key[i], H5_KIND_I64, NULL, 1, 0}, 1), ST_E_RANGE);
+    ck_assert_int_eq(results_attrs(w, &(struct result_attr){"k", H5_KIND_F32, NULL, 1, 0}, 1), ST_E_RANGE);
+    ck_assert_int_eq(append(w, 5, 0, RESULT_EOS), ST_OK); /* refusals do no harm */
+    ck_assert_int_eq(append(w, 5, 0, RESULT_EOS), ST_E_RANGE);
+    ck_assert_ptr_nonnull(strstr(err_last(), "done already"));
+    int complete = -1;
+    ck_assert_int_eq(results_finish(w, 1, &complete), ST_OK);
+    ck_assert_int_eq(complete, 0); /* one row of 24 */
+    results_close(w);
+    struct results *r = load_ok(path);
+    ck_assert(r->n == 1 && r->complete == 0);
+    check_row(&r->row[0]);
+    results_free(r);
+}
+END_TEST
+
+START_TEST(failed_rows_are_redone_by_a_later_attempt)
+{
+    const char *path = clean_path("redo.h5");
+    struct results_writer *w = open_ok(path, RESULTS_NEW);
+    ck_assert_int_eq(append(w, 4, 0, RESULT_FAILED), ST_OK);
+    ck_assert_int_eq(append(w, 9, 0, RESULT_ABORTED), ST_OK);
+    ck_assert_int_eq(append(w, 2, 0, RESULT_EOS), ST_OK);
+    ck_assert_int_eq(append(w, 4, 0, RESULT_EOS), ST_E_RANGE); /* once an attempt */
+    ck_assert(!results_done(w, 4) && !results_done(w, 9) && results_done(w, 2) && results_done_count(w) == 1);
+    ck_assert(!results_done(w, -1) && !results_done(w, QUESTIONS));
+    results_close(w);
+    struct results *r = load_ok(path);
+    struct sample *two = sample(2, 1, RESULT_EOS);
+    int64_t steps = 0;
+    for (int b = 0; b < BLOCK; b++) steps += r->histogram[b];
+    ck_assert_int_eq(steps, two->row.n_rounds); /* rounds of failed rows are not counted */
+    mem_free(two);
+    ck_assert_uint_eq(r->n, 3);
+    results_free(r);
+    w = open_ok(path, RESULTS_RESUME);
+    ck_assert_int_eq(results_attempt(w), 2);
+    ck_assert_int_eq(append(w, 4, 0, RESULT_EOS), ST_OK);
+    ck_assert_int_eq(append(w, 2, 0, RESULT_EOS), ST_E_RANGE);
+    ck_assert_int_eq(results_done_count(w), 2);
+    results_close(w);
+    r = load_ok(path);
+    ck_assert(r->n == 3 && r->rows_stored == 4 && r->attempt == 2);
+    ck_assert(r->row[1].index == 4 && r->row[1].attempt == 2 && r->row[1].stop == RESULT_EOS);
+    for (size_t i = 0; i < 3; i++) check_row(&r->row[i]);
+    int64_t rows = 0;
+    ck_assert_int_eq(results_rebuild(path, &rows), ST_OK);
+    ck_assert_int_eq(rows, 3);
+    struct results *again = load_ok(path);
+    check_same(r, again);
+    ck_assert_int_eq(again->rows_stored, 4);
+    results_free(again);
+    results_free(r);
+}
+END_TEST
+
+/* ---- damage ---- */
+
+static void cut(const char *path, long drop)
+{
+    FILE *f = fopen(path, "rb");
+    ck_assert_ptr_nonnull(f);
+    fseek(f, 0, SEEK_END);
+    long n = ftell(f);
+    fclose(f);
+    ck_assert_int_eq(truncate(path, n - drop), 0);
+}
+
+static void append_raw(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "ab");
+    ck_assert_ptr_nonnull(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+START_TEST(a_damaged_file_or_journal_loses_nothing_committed)
+{
+    const char *path = clean_path("damage.h5");
+    int64_t rows = 0;
+    struct results *r;
+    struct results_writer *w = open_ok(path, RESULTS_NEW);
+    write_extras(w);
+    for (int64_t i = 0; i < 6; i++) ck_assert_int_eq(append(w, i, 0, stop_of(i)), ST_OK);
+    results_close(w);
+    /* the file is cut short: it cannot be opened, resume rebuilds it */
+    cut(path, 1000);
+    ck_assert_int_eq(results_load(path, &r), ST_E_FORMAT);
+    w = open_ok(path, RESULTS_RESUME);
+    ck_assert_int_eq(results_done_count(w), 6);
+    ck_assert_int_eq(append(w, 6, 0, RESULT_EOS), ST_OK);
+    results_close(w);
+    /* the last line of the journal is torn: dropped by rebuild and cut off by resume */
+    append_raw(journal_of(path), "{\"kind\":\"row\",\"index\":7,\"att");
+    ck_assert_int_eq(results_rebuild(path, &rows), ST_OK);
+    ck_assert_int_eq(rows, 7);
+    w = open_ok(path, RESULTS_RESUME);
+    ck_assert_int_eq(append(w, 7, 0, RESULT_EOS), ST_OK);
+    results_close(w);
+    ck_assert_int_eq(results_rebuild(path, &rows), ST_OK);
+    ck_assert_int_eq(rows, 8);
+    /* the journal is gone: written anew from the file */
+    struct results *before = load_ok(path);
+    ck_assert_int_eq(unlink(journal_of(path)), 0);
+    w = open_ok(path, RESULTS_RESUME);
+    results_close(w);
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(results_rebuild(path, &rows), ST_OK);
+    ck_assert_int_eq(rows, 8);
+    r = load_ok(path);
+    before->attempt = r->attempt; /* the resume in between */
+    before->attr[0].i = r->attr[0].i;
+    ck_assert_str_eq(before->attr[0].name, "attempt");
+    check_same(before, r);
+    results_free(before);
+    results_free(r);
+}
+END_TEST
+
+START_TEST(a_row_only_the_journal_has_is_taken_over)
+{
+    const char *path = clean_path("ahead.h5"), *old = suite_tmp("ahead-old.h5");
+    struct results_writer *w = open_ok(path, RESULTS_NEW);
+    ck_assert_int_eq(append(w, 0, 0, RESULT_EOS), ST_OK);
+    unlink(old);
+    ck_assert_int_eq(link(path, old), 0); /* the file as of now; the writer replaces, it does not overwrite */
+    ck_assert_int_eq(append(w, 1, 0, RESULT_LENGTH), ST_OK);
+    results_close(w);
+    ck_assert_int_eq(rename(old, path), 0); /* as after a kill between journal and file */
+    struct results *r = load_ok(path);
+    ck_assert_uint_eq(r->n, 1);
+    results_free(r);
+    w = open_ok(path, RESULTS_RESUME);
+    ck_assert_int_eq(results_done(w, 1), 1);
+    results_close(w);
+    r = load_ok(path);
+    ck_assert(r->n == 2 && r->row[1].attempt == 1);
+    check_row(&r->row[1]);
+    results_free(r);
+}
+END_TEST
+
+START_TEST(journals_that_are_wrong_are_refused_by_line)
+{
+#define RUN "{\"kind\":\"run\",\"schema\":\"pdflash-results\",\"schema_version\":1,\"attempt\":1,\"config_hash\":\"a\",\"questions\":3,\"block\":2}\n"
+    static const struct {
+        const char *text, *where, *what;
+    } cases[] = {
+        {"", "jsonl", "nothing to rebuild"},
+        {"{\"kind\":\"run\"", "jsonl", "nothing to rebuild"},
+        {"{\"kind\":\"finish\",\"complete\":1}\n", ":1:", "first line"},
+        {RUN "not json\n", ":2:", "not JSON"},
+        {RUN "{\"kind\":\"song\"}\n", ":2:", "unknown"},
+        {RUN "{}\n", ":2:", "kind"},
+        {RUN "{\"kind\":\"row\",\"index\":\"0\"}\n", ":2:", "index"},
+        {RUN "{\"kind\":\"finish\",\"complete\":2}\n", ":2:", "complete"},
+        {RUN "{\"kind\":\"attributes\",\"values\":[[\"a\"]]}\n", ":2:", "values"},
+        {RUN "{\"kind\":\"memory\",\"ranks\":[{\"rank\":0}]}\n", ":2:", "role"},
+        {RUN "{\"kind\":\"run\",\"schema\":\"pdflash-results\",\"schema_version\":1,\"attempt\":2,\"config_hash\":\"b\",\"questions\":3,\"block\":2}\n", "hash a", "b"},
+        {"{\"kind\":\"run\",\"schema\":\"pdflash-results\",\"schema_version\":9,\"attempt\":1,\"config_hash\":\"a\",\"questions\":3,\"block\":2}\n", ":1:", "version 9"},
+    };
+    const char *path = clean_path("wrong.h5");
+    int64_t rows = -1;
+    ck_assert_int_eq(results_rebuild(path, &rows), ST_E_FILE); /* no journal, and none is made */
+    ck_assert_int_ne(access(journal_of(path), F_OK), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        unlink(journal_of(path));
+        append_raw(journal_of(path), cases[i].text);
+        enum status st = results_rebuild(path, &rows);
+        ck_assert_msg(st == ST_E_FORMAT || st == ST_E_CONFIG, "case %zu: %s", i, err_name(st));
+        ck_assert_msg(strstr(err_last(), cases[i].where) && strstr(err_last(), cases[i].what), "case %zu: %s", i, err_last());
+    }
+    ck_assert_int_eq(rows, -1);
+    ck_assert_int_ne(access(path, F_OK), 0);
+}
+END_TEST
+
+/* ---- kill -9 -------------------------------------------------------------------------------------- */
+
+enum { UNTOUCHED, BEGUN, DONE }; /* what a question's row may be: absent; absent or there; there */
+#define NOBODY_KILLS 1000000000L
+
+static void tell(int fd, int64_t index, int what)
+{
+    const int64_t word = index * 4 + what;
+    if (write(fd, &word, sizeof word) != sizeof word) _exit(7);
+}
+
+/* writes every missing row in an order of its own; tells when an append begins and when it has returned */
+static void writer_process(const char *path, uint64_t order, int fd)
+{
+    struct results_writer *w;
+    if (results_open(path, RESULTS_RESUME, &setup, &w) != ST_OK) _exit(9);
+    for (uint64_t i = 0; i < QUESTIONS; i++) {
+        int64_t index = (int64_t)((i * 7 + order) % QUESTIONS);
+        if (results_done(w, index)) continue;
+        tell(fd, index, BEGUN);
+        if (append(w, index, 0, stop_of(index)) != ST_OK) _exit(8);
+        tell(fd, index, DONE);
+    }
+    if (results_finish(w, 1, NULL) != ST_OK) _exit(6);
+    _exit(0);
+}
+
+/* runs a writer and kills it after us microseconds; notes what it told; 1: it was killed */
+static int run_and_kill(const char *path, uint64_t order, long us, uint8_t *told)
+{
+    int fd[2], state;
+    ck_assert_int_eq(pipe(fd), 0);
+    pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        close(fd[0]);
+        writer_process(path, order, fd[1]);
+    }
+    close(fd[1]);
+    if (us < NOBODY_KILLS) {
+        nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL);
+        kill(pid, SIGKILL);
+    }
+    for (int64_t word; read(fd[0], &word, sizeof word) == sizeof word;) told[word / 4] = (uint8_t)(word % 4);
+    close(fd[0]);
+    ck_assert_int_eq(waitpid(pid, &state, 0), pid);
+    if (WIFEXITED(state)) ck_assert_int_eq(WEXITSTATUS(state), 0);
+    return WIFSIGNALED(state);
+}
+
+/* how long a whole run takes here, microseconds: the disk decides */
+static long time_of_a_run(const char *path)
+{
+    struct timespec a, b;
+    uint8_t told[QUESTIONS] = {0};
+    clock_gettime(CLOCK_MONOTONIC, &a);
+    ck_assert_int_eq(run_and_kill(path, 0, NOBODY_KILLS, told), 0);
+    clock_gettime(CLOCK_MONOTONIC, &b);
+    for (int i = 0; i < QUESTIONS; i++) ck_assert_int_eq(told[i], DONE);
+    return (b.tv_sec - a.tv_sec) * 1000000 + (b.tv_nsec - a.tv_nsec) / 1000;
+}
+
+/* all that was promised is there, nothing that was not begun, nothing twice; what is there may not vanish */
+static size_t check_survivors(const char *path, uint8_t *told, int *complete)
+{
+    struct results *r = load_ok(path);
+    size_t promised = 0, n = r->n;
+    for (int i = 0; i < QUESTIONS; i++) promised += told[i] == DONE;
+    ck_assert_int_eq(r->rows_stored, (int64_t)r->n);
+    for (size_t i = 0; i < n; i++) {
+        uint8_t *t = &told[r->row[i].index];
+        check_row(&r->row[i]);
+        ck_assert_int_ne(*t, UNTOUCHED);
+        promised -= *t == DONE;
+        *t = DONE;
+    }
+    ck_assert_msg(promised == 0, "%zu committed rows are lost", promised);
+    *complete = r->complete;
+    results_free(r);
+    return n;
+}
+
+START_TEST(kill_at_any_moment_keeps_every_committed_row)
+{
+    const char *path = clean_path("kill.h5");
+    uint8_t told[QUESTIONS] = {0};
+    int kills = 0, rounds = 0, completed = 0;
+    size_t rows_seen = 0;
+    log_mute(1);
+    long whole = time_of_a_run(path);
+    clean_path("kill.h5");
+    for (; kills < 40 && rounds < 400; rounds++) {
+        int complete = 0;
+        long us = (long)(rng_u64(77, (uint64_t)getpid(), (uint64_t)rounds) % ((uint64_t)whole / 4 + 1));
+        kills += run_and_kill(path, rng_u64(5, 5, (uint64_t)rounds), us, told);
+        if (access(path, F_OK) != 0) { /* killed before the file was there: nothing may have been promised */
+            for (int i = 0; i < QUESTIONS; i++) ck_assert_int_eq(told[i], UNTOUCHED);
+            continue;
+        }
+        rows_seen += check_survivors(path, told, &complete);
+        if (!complete) continue;
+        int64_t rows = 0;
+        completed++;
+        ck_assert_int_eq(results_rebuild(path, &rows), ST_OK);
+        ck_assert_int_eq(rows, QUESTIONS);
+        clean_path("kill.h5");
+        memset(told, 0, sizeof told);
+    }
+    printf("results: a run takes %.3f s; %d kills in %d starts, %d runs completed, %zu rows checked\n", (double)whole / 1e6, kills,
+           rounds, completed, rows_seen);
+    ck_assert_int_ge(kills, 20);
+    ck_assert_uint_gt(rows_seen, 20);
+}
+END_TEST
+
+void suite_fill(Suite *s)
+{
+    TCase *tc = SUITE_CASE(s, "results", 60);
+    SUITE_TEST(tc, a_run_comes_back_and_is_rebuilt_from_its_journal);
+    SUITE_TEST(tc, names_and_units_are_in_the_file);
+    SUITE_TEST(tc, existing_files_and_other_writers_are_refused);
+    SUITE_TEST(tc, another_configuration_is_refused_naming_both);
+    SUITE_TEST(tc, rows_that_cannot_be_are_refused);
+    SUITE_TEST(tc, failed_rows_are_redone_by_a_later_attempt);
+    SUITE_TEST(tc, a_damaged_file_or_journal_loses_nothing_committed);
+    SUITE_TEST(tc, a_row_only_the_journal_has_is_taken_over);
+    SUITE_TEST(tc, journals_that_are_wrong_are_refused_by_line);
+    tc = SUITE_CASE(s, "kill", 300);
+    SUITE_TEST(tc, kill_at_any_moment_keeps_every_committed_row);
+}
+
+int main(void)
+{
+    return suite_main_serial();
+}
