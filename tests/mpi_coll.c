@@ -13,6 +13,7 @@
 #include "pd/world.h"
 #include "plain_ops.h"
 
+/* np: 1 2 3 8 */
 const char *const suite_name = "mpi_coll";
 
 static struct world world;

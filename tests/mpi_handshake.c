@@ -10,6 +10,7 @@
 #include "base/buf.h"
 #include "pd/handshake.h"
 
+/* np: 1 2 5 8 */
 const char *const suite_name = "mpi_handshake";
 
 static struct world world;

@@ -14,6 +14,7 @@
 #include "pd/wait.h"
 #include "plain_ops.h"
 
+/* np: 2 3 5 8 12 */
 const char *const suite_name = "mpi_transfer";
 
 enum { PAGE = 8, MAX_PROMPT = 40, REQUESTS = 6, LAYERS = 6, DRAFT_LAYERS = 3 };
@@ -99,8 +100,11 @@ static void walk_item(struct walk *w)
     }
 }
 
+enum { LONG_REQUEST = 1000, LONG_PROMPT = 1700 };
+
 static int tokens_of(int request)
 {
+    if (request == LONG_REQUEST) return LONG_PROMPT;
     return 1 + (int)(rng_u64(21, 0, (uint64_t)request) % MAX_PROMPT);
 }
 
@@ -144,7 +148,7 @@ static enum status open_state(struct bench *b)
     const struct rank_role *r = &b->w.role;
     TRY(b->prefill ? memory_source_layout(&b->c, &b->d, &b->w.topo, &b->opt.plan, r->stage, r->tp_rank, &l)
                    : memory_decode_layout(&b->c, &b->d, &b->w.topo, &b->opt.plan, r->tp_rank, &l));
-    enum status st = state_open(&b->o, &l, 8, &b->st);
+    enum status st = state_open(&b->o, &l, b->opt.plan.max_tokens / PAGE + 1, &b->st);
     if (st != ST_OK) layout_free(&l);
     return st;
 }
@@ -300,7 +304,7 @@ static void check_stats(struct bench *b, int slot, int request)
         EXPECT(r.bytes[c] == (uint64_t)want && want > 0 && r.puts[c] > 0 && r.seconds[c] >= 0);
         EXPECT(!b->opt.verify || r.checksum[c] != 0);
     }
-    EXPECT(r.first_s > 0 && r.done_s >= r.first_s && r.done_s <= world_now(&b->w));
+    EXPECT(r.first_s > -0.1 && r.done_s >= r.first_s - 0.1 && r.done_s <= world_now(&b->w)); /* clocks agree within a round trip */
 }
 
 static enum status dest_take(struct bench *b, int slot, int request)
@@ -365,18 +369,24 @@ static void check_counts(struct bench *b)
             }
         struct transfer_count n = transfer_counts(b->t, (enum comp)c);
         EXPECT(n.bytes == (uint64_t)want);
-        EXPECT(b->opt.transport != TRANSPORT_RMA || n.puts <= (uint64_t)runs_all);
+        int whole = b->opt.transport == TRANSPORT_RMA && b->t->piece_bytes == PIECE_BYTES;
+        EXPECT(!whole || n.puts <= (uint64_t)runs_all);
         EXPECT(want == 0 || (n.puts > 0 && n.flushes > 0 && n.words > 0));
     }
     EXPECT(b->st.n_free_pages == b->st.layout.spec.n_pages && b->st.n_free_slots == b->st.layout.spec.n_slots);
 }
 
-static void run_one(const struct topology *topo, const struct transfer_options *opt, enum place place)
+static void run_one(const struct topology *topo, const struct transfer_options *opt, enum place place, int piece)
 {
     struct bench b;
     char text[64];
     failures = 0;
     enum status st = bench_open(&b, topo, opt, place);
+    if (st == ST_OK && piece) { /* limits that a small model would never meet */
+        b.t->piece_bytes = piece;
+        b.t->bounce_bytes = 2 * piece + 1;
+        b.t->most_puts = 3;
+    }
     if (st == ST_OK) st = b.prefill ? source_run(&b) : dest_run(&b);
     EXPECT(st == ST_OK);
     if (st == ST_OK) check_counts(&b);
@@ -410,11 +420,11 @@ START_TEST(every_topology_delivers_every_value)
                 struct topology topo = topology_make_small(pp, tps[i], tps[k]);
                 if (topo.n_ranks != suite_size() || (topo.n_ranks % 2 == 0 && topo.n_ranks == 10)) continue;
                 struct transfer_options opt = options();
-                run_one(&topo, &opt, PLACE_HOST);
+                run_one(&topo, &opt, PLACE_HOST, 0);
                 opt.transport = TRANSPORT_SENDRECV;
                 opt.plan.staging_slots = 3;
                 opt.plan.order = turn % 2 ? PAGE_HEAD_MAJOR : PAGE_TOKEN_MAJOR;
-                run_one(&topo, &opt, turn % 3 ? PLACE_HOST : PLACE_DEVICE);
+                run_one(&topo, &opt, turn % 3 ? PLACE_HOST : PLACE_DEVICE, 0);
                 opt = options();
                 opt.verify = 0;
                 opt.window = strcmp(forced_osc(), "sm") == 0 ? WINDOW_ALLOCATE : WINDOW_CREATE;
@@ -422,7 +432,7 @@ START_TEST(every_topology_delivers_every_value)
                 opt.plan.stripe = 0;
                 opt.plan.order = turn % 2 ? PAGE_TOKEN_MAJOR : PAGE_HEAD_MAJOR;
                 opt.plan.kv = KV_FP32;
-                run_one(&topo, &opt, turn % 3 ? PLACE_DEVICE : PLACE_HOST);
+                run_one(&topo, &opt, turn % 3 ? PLACE_HOST : PLACE_DEVICE, turn % 2 ? 0 : 301);
                 turn++;
             }
     ck_assert(turn > 0 || suite_size() < 2);
@@ -673,9 +683,8 @@ static void nan_left(struct bench *b)
             for (int i = 0; i < b->st.layout.n; i++) {
                 const struct layout_entry *e = &b->st.layout.entry[i];
                 int64_t id = comp_paged(e->comp) ? state_pages(&b->st, s)[pages_of(REQUEST) - 1] : s;
-                uint16_t bad[2] = {NAN_FILL, NAN_FILL};
-                if ((int)e->comp == comps[k])
-                    memcpy((char *)state_item(&b->st, e->comp, e->layer, e->kv, id) + e->item_bytes - 4, bad, 4);
+                uint16_t *bad = state_item(&b->st, e->comp, e->layer, e->kv, id); /* whole: every destination gets a share */
+                for (int64_t v = 0; v < e->item_bytes / 2 && (int)e->comp == comps[k]; v++) bad[v] = NAN_FILL;
             }
             EXPECT(transfer_begin(b->t, 0, generation, REQUEST, s, pages_of(REQUEST)) == ST_OK);
             EXPECT(transfer_pages(b->t, 0, 0, pages_of(REQUEST)) == ST_OK);
@@ -725,16 +734,16 @@ static void bad_page(struct bench *b)
         walk_state(b, s, REQUEST, 0);
         int32_t *page = b->st.page_table + s * b->st.max_pages, kept = page[n - 1];
         EXPECT(transfer_begin(b->t, 0, 1, REQUEST, s, n) == ST_OK);
-        static const int32_t bad[] = {-1, 1 << 30, 10};
+        const int32_t bad[] = {-1, 1 << 30, b->st.layout.spec.n_pages};
         for (int i = 0; i < 3; i++) {
-            page[n - 1] = i == 2 ? b->st.layout.spec.n_pages : bad[i];
-            EXPECT(transfer_pages(b->t, 0, 0, n) == (has_pages && n % 1 == 0 && b->t->n_peers ? ST_E_RANGE : ST_OK) || !has_pages);
+            page[n - 1] = bad[i];
+            if (!has_pages) break; /* a stage without MLA and draft sends none */
+            EXPECT(transfer_pages(b->t, 0, 0, n) == ST_E_RANGE);
             EXPECT(transfer_push(b->t, 1, &idle) == ST_OK);
-            EXPECT(!has_pages || (all_puts(b) == 0 && idle));
-            if (!has_pages) break;
+            EXPECT(all_puts(b) == 0 && idle);
         }
         page[n - 1] = kept;
-        if (has_pages) EXPECT(transfer_pages(b->t, 0, 0, n) == ST_OK);
+        EXPECT(transfer_pages(b->t, 0, 0, n) == ST_OK);
         struct layout_aux aux = aux_for(REQUEST, 1);
         EXPECT(transfer_final(b->t, 0, last_stage(b) ? &aux : NULL) == ST_OK);
         EXPECT(source_finish(b, s) == ST_OK);
@@ -829,6 +838,26 @@ static void one_withholds(struct bench *b)
 START_TEST(credits_gate_every_destination_on_its_own)
 {
     each_transport(one_withholds, options());
+}
+END_TEST
+
+/* tens of thousands of runs in one request, queued at once */
+static void many(struct bench *b)
+{
+    EXPECT((b->prefill ? source_all(b, 0, 1, LONG_REQUEST) : dest_all(b, 0, 1, LONG_REQUEST)) == ST_OK);
+    if (last_stage(b)) EXPECT(transfer_counts(b->t, COMP_DRAFT).bytes > 0);
+    if (last_stage(b) && b->opt.transport == TRANSPORT_RMA && b->w.topo.n_prefill < 3 && b->w.topo.n_decode > 1)
+        EXPECT(transfer_counts(b->t, COMP_DRAFT).puts > 10000);
+}
+
+START_TEST(ten_thousand_pieces_pass)
+{
+    struct transfer_options opt = options();
+    opt.plan.order = PAGE_TOKEN_MAJOR;
+    opt.plan.max_prompt = LONG_PROMPT;
+    opt.plan.max_tokens = LONG_PROMPT + 16;
+    opt.plan.prefill_slots = opt.plan.concurrency = opt.plan.staging_slots = 1;
+    each_transport(many, opt);
 }
 END_TEST
 
@@ -938,6 +967,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, a_page_outside_the_pool_is_never_put);
     SUITE_TEST(tc, after_a_failure_the_next_request_passes);
     SUITE_TEST(tc, credits_gate_every_destination_on_its_own);
+    SUITE_TEST(tc, ten_thousand_pieces_pass);
     SUITE_TEST(tc, misuse_is_refused);
     SUITE_TEST(tc, windows_that_cannot_be_are_refused);
     SUITE_TEST(tc, plan_hash_sees_every_option);

@@ -107,7 +107,7 @@ static void compare_taps(const struct taps *t, const char *group, double *worst)
     free(mine);
     mem_free(want);
     for (int k = 0; k < TAPS; k++) {
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "partial%d", k);
         want = golden(group, name, (int64_t)t->n * HIDDEN);
         judge(group, name, t->part + (int64_t)k * t->n * HIDDEN, want, (int64_t)t->n * HIDDEN, worst);
@@ -639,7 +639,7 @@ END_TEST
 
 void suite_fill(Suite *s)
 {
-    TCase *tc = SUITE_CASE(s, "draft", 120);
+    TCase *tc = SUITE_CASE(s, "draft", 600);
     tcase_add_checked_fixture(tc, open_vectors, close_vectors);
     tcase_add_loop_test(tc, context_matches_goldens, 0, 3);
     tcase_add_test(tc, prefill_chunks_give_the_same_bits);

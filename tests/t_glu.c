@@ -9,13 +9,13 @@ static double d_sigmoid(double x)
     return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x));
 }
 
-/* error of f against a double-precision value, in units of 2e-7 relative or one step of the subnormals */
-static double math_err(float f, double want)
+/* error of f against a double-precision value, in units of 2e-7 relative or of floor_ */
+static double math_err(float f, double want, double floor_)
 {
     if (want != want) return f != f ? 0 : INFINITY;
     float w = (float)want;
     if (isinf(w)) return f == w ? 0 : INFINITY;
-    return fabs((double)f - want) / fmax(2e-7 * fabs(want), 0x1p-149);
+    return fabs((double)f - want) / fmax(2e-7 * fabs(want), floor_);
 }
 
 START_TEST(functions_are_accurate_everywhere)
@@ -23,19 +23,21 @@ START_TEST(functions_are_accurate_everywhere)
     static const float edge[] = {0.0f, -0.0f, 1e-45f, -1e-45f, 1e-38f, 0.625f, 0.62499997f, 88.72283f, 88.72284f, 89.0f,
                                  -87.33654f, -87.33655f, -103.97f, -103.98f, -103.99f, -104.1f, 1e9f, -1e9f, 3.4e38f,
                                  -3.4e38f, 9.01f, -9.01f, 44.36f, INFINITY, -INFINITY, NAN};
-    double e_exp = 0, e_sig = 0, e_tanh = 0;
+    double e_exp = 0, e_neg = 0, e_sig = 0, e_tanh = 0;
     size_t n_edge = sizeof edge / sizeof edge[0];
     for (size_t i = 0; i < 400000 + n_edge; i++) {
         float x;
         if (i < n_edge) x = edge[i];
         else if (i % 2) x = (float)((rng_unit(1, 2, i) - 0.5) * 240);
         else x = cpu_bits_float((uint32_t)rng_u64(3, 4, i)); /* every exponent, NaNs too */
-        e_exp = fmax(e_exp, math_err(cpu_exp(x), exp(x)));
-        e_sig = fmax(e_sig, math_err(cpu_sigmoid(x), d_sigmoid(x)));
-        e_tanh = fmax(e_tanh, math_err(cpu_tanh(x), tanh(x)));
+        e_exp = fmax(e_exp, math_err(cpu_exp(x), exp(x), 0x1p-149));
+        if (!(x > 0)) e_neg = fmax(e_neg, math_err(cpu_exp_neg(x), exp(x), 0x1p-126));
+        e_sig = fmax(e_sig, math_err(cpu_sigmoid(x), d_sigmoid(x), 0x1p-126));
+        e_tanh = fmax(e_tanh, math_err(cpu_tanh(x), tanh(x), 0x1p-149));
     }
-    printf("  worst error / 2e-7: exp %.2f sigmoid %.2f tanh %.2f\n", e_exp, e_sig, e_tanh);
-    ck_assert(e_exp <= 1 && e_sig <= 1 && e_tanh <= 1);
+    printf("  worst error / 2e-7: exp %.2f exp_neg %.2f sigmoid %.2f tanh %.2f\n", e_exp, e_neg, e_sig, e_tanh);
+    fflush(stdout);
+    ck_assert(e_exp <= 1 && e_neg <= 1 && e_sig <= 1 && e_tanh <= 1);
     ck_assert(cpu_exp(0.0f) == 1.0f && cpu_sigmoid(0.0f) == 0.5f && signbit(cpu_tanh(-0.0f)));
     ck_assert(cpu_exp(-INFINITY) == 0.0f && cpu_exp(INFINITY) == INFINITY);
     ck_assert(cpu_tanh(-INFINITY) == -1.0f && cpu_sigmoid(-INFINITY) == 0.0f && cpu_sigmoid(INFINITY) == 1.0f);

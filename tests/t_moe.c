@@ -11,14 +11,6 @@
 
 const char *const suite_name = "moe";
 
-#define EACH_BACKEND(o)                                                          \
-    for (const char *const *isa_ = ops_cpu_isa_list(); *isa_; isa_++)            \
-        for (int act_ = ACT_FP32; act_ <= ACT_BF16; act_++)                      \
-            for (int open_ = ops_cpu_open((enum ops_act)act_, *isa_, o) == ST_OK \
-                                 ? 1                                             \
-                                 : (ck_abort_msg("%s does not open", *isa_), 0); \
-                 open_; (o)->close(o), open_ = 0)
-
 struct shape {
     int experts, latent, inter, groups, k, t;
     int unused_from; /* experts from here on are never chosen */
@@ -109,14 +101,6 @@ static void rank_run(struct ops *o, const struct rank *r, const struct layer *l,
     const struct shape *s = l->s;
     o->moe(o, r->up, r->down, r->e0, r->n, s->experts, l->z + (int64_t)row0 * s->latent, s->latent, r->cols, groups, merge,
            l->idx + row0 * s->k, l->w + row0 * s->k, s->k, b1, b2, t, y, y_stride);
-}
-
-static void expect_same(const float *a, const float *b, int64_t n, const struct ops *o, const char *what, int i)
-{
-    for (int64_t j = 0; j < n; j++)
-        if (memcmp(a + j, b + j, sizeof *a))
-            ck_abort_msg("%s act %d: %s, case %d: element %lld is %.9g, should be %.9g", o->isa, (int)o->act, what, i,
-                         (long long)j, (double)a[j], (double)b[j]);
 }
 
 static float rounded(const struct ops *o, float x)
@@ -221,15 +205,6 @@ START_TEST(rows_do_not_depend_on_their_company)
         }
 }
 END_TEST
-
-/* the tree as ops.h words it: block groups at the top, then experts */
-static float tree_of(const float *leaf, int64_t stride, int n)
-{
-    if (n % 2 == 0) return tree_of(leaf, stride, n / 2) + tree_of(leaf + n / 2 * stride, stride, n / 2);
-    float s = 0;
-    for (int i = 0; i < n; i++) s += leaf[i * stride];
-    return s;
-}
 
 START_TEST(leaves_are_added_in_the_tree)
 {

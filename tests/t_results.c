@@ -1,167 +1,21 @@
 #include "suite.h"
 
-#include <fcntl.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/buf.h"
-#include "base/log.h"
-#include "base/rng.h"
 #include "data/results.h"
+#include "results_rows.h"
 
 const char *const suite_name = "results";
-
-enum { QUESTIONS = 24, BLOCK = 8, TOKENS_MAX = 600, ROUNDS_MAX = 80 };
-static const struct results_setup setup = {"cafe0123", QUESTIONS, BLOCK};
-
-/* ---- rows that are a pure function of (index, attempt) ------------------------------------------- */
-
-struct sample {
-    struct result_row row;
-    char question[64], response[256], gold[64], error[32];
-    int32_t token[TOKENS_MAX];
-    struct result_round round[ROUNDS_MAX];
-};
-
-static int32_t pick(int64_t index, uint64_t what, int32_t below)
-{
-    return (int32_t)(rng_u64(11, (uint64_t)index, what) % (uint64_t)below);
-}
-
-static void fill_rounds(struct sample *s, int64_t index)
-{
-    s->row.round = s->round;
-    s->row.n_rounds = pick(index, 3, ROUNDS_MAX);
-    for (int32_t i = 0; i < s->row.n_rounds; i++) {
-        struct result_round *r = &s->round[i];
-        uint64_t at = 1000 + 4 * (uint64_t)i;
-        r->round = i;
-        r->proposed = pick(index, at, BLOCK);
-        r->accepted = pick(index, at + 1, r->proposed + 1);
-        r->emitted = pick(index, at + 2, r->accepted + 2);
-        r->bonus = pick(index, at + 3, 4000) - 1;
-    }
-}
-
-static void fill(struct sample *s, int64_t index, int32_t attempt, enum result_stop stop)
-{
-    memset(s, 0, sizeof *s);
-    struct result_row *r = &s->row;
-    *r = (struct result_row){.index = index, .prompt_tokens = 100 + (int32_t)index, .attempt = attempt, .stop = stop};
-    snprintf(s->question, sizeof s->question, "Janet\xe2\x80\x99s question %lld?", (long long)index);
-    snprintf(s->gold, sizeof s->gold, "so\n#### %lld", (long long)index * 1000);
-    /* byte 0xff is no UTF-8; the answer is right for even questions */
-    int n = snprintf(s->response, sizeof s->response, "I\xff think\t\xe2\x88\x92\n#### %lld", (long long)(index * 1000 + index % 2));
-    r->question = s->question;
-    r->gold = s->gold;
-    r->response = s->response;
-    r->response_n = (size_t)n;
-    r->error = stop == RESULT_FAILED ? "rank 3 lost" : NULL;
-    r->output_tokens = pick(index, 2, TOKENS_MAX);
-    r->token = s->token;
-    for (int32_t i = 0; i < r->output_tokens; i++) s->token[i] = pick(index, 5000 + (uint64_t)i, 160000);
-    fill_rounds(s, index);
-    result_timing_clear(&r->timing);
-    r->timing.admit = 0.25 * (double)index;
-    r->timing.start = 1.0 + rng_unit(1, (uint64_t)index, 1);
-    r->timing.end = 3.0 + rng_unit(1, (uint64_t)index, 2);
-    for (int c = 0; c < RESULT_COMP_N; c++)
-        r->transfer[c] = (struct result_transfer){(int64_t)c << 40 | index, c, c % 2 ? NAN : 0.5 * c, rng_u64(9, (uint64_t)index, (uint64_t)c)};
-}
-
-static struct sample *sample(int64_t index, int32_t attempt, enum result_stop stop)
-{
-    struct sample *s = mem_alloc(1, sizeof *s, "a sample");
-    fill(s, index, attempt, stop);
-    return s;
-}
-
-static enum result_stop stop_of(int64_t index)
-{
-    return index % 5 == 4 ? RESULT_LENGTH : RESULT_EOS;
-}
-
-static enum status append(struct results_writer *w, int64_t index, int32_t attempt, enum result_stop stop)
-{
-    struct sample *s = sample(index, attempt, stop);
-    enum status st = results_append(w, &s->row);
-    mem_free(s);
-    return st;
-}
-
-/* doubles are equal, or both not measured */
-static int same(double a, double b)
-{
-    return a == b || (isnan(a) && isnan(b));
-}
-
-static void check_row(const struct result_row *got)
-{
-    struct sample *s = sample(got->index, got->attempt, got->stop);
-    const struct result_row *want = &s->row;
-    char text[256], number[32];
-    snprintf(text, sizeof text, "I\xef\xbf\xbd think\t\xe2\x88\x92\n#### %lld", (long long)(got->index * 1000 + got->index % 2));
-    ck_assert_int_eq(got->prompt_tokens, want->prompt_tokens);
-    ck_assert_int_eq(got->output_tokens, want->output_tokens);
-    ck_assert_str_eq(got->question, want->question);
-    ck_assert_str_eq(got->response, text);
-    ck_assert_uint_eq(got->response_n, strlen(text));
-    ck_assert_str_eq(got->gold, want->gold);
-    ck_assert_str_eq(got->error, want->error ? want->error : "");
-    ck_assert_mem_eq(got->token, want->token, (size_t)got->output_tokens * sizeof *got->token);
-    ck_assert_int_eq(got->n_rounds, want->n_rounds);
-    ck_assert_mem_eq(got->round, want->round, (size_t)got->n_rounds * sizeof *got->round);
-    const double *a = (const double *)&got->timing, *b = (const double *)&want->timing;
-    for (size_t i = 0; i < sizeof got->timing / sizeof *a; i++) ck_assert(same(a[i], b[i]));
-    for (int c = 0; c < RESULT_COMP_N; c++) {
-        ck_assert_int_eq(got->transfer[c].bytes, want->transfer[c].bytes);
-        ck_assert_int_eq(got->transfer[c].puts, want->transfer[c].puts);
-        ck_assert(same(got->transfer[c].seconds, want->transfer[c].seconds));
-        ck_assert(got->transfer[c].checksum == want->transfer[c].checksum);
-    }
-    snprintf(number, sizeof number, "%lld", (long long)(got->index * 1000 + got->index % 2));
-    for (int r = 0; r < GSM8K_N; r++) {
-        ck_assert_str_eq(got->grade.extracted[r], number);
-        ck_assert_int_eq(got->grade.correct[r], got->index % 2 == 0);
-    }
-    mem_free(s);
-}
-
-/* ---- places -------------------------------------------------------------------------------------- */
-
-static const char *journal_of(const char *path)
-{
-    static char name[600];
-    snprintf(name, sizeof name, "%s.jsonl", path);
-    return name;
-}
-
-static const char *clean_path(const char *name)
-{
-    const char *path = suite_tmp(name);
-    unlink(path);
-    unlink(journal_of(path));
-    return path;
-}
 
 static struct results_writer *open_ok(const char *path, enum results_mode mode)
 {
     struct results_writer *w;
     ck_assert_int_eq(results_open(path, mode, &setup, &w), ST_OK);
     return w;
-}
-
-static struct results *load_ok(const char *path)
-{
-    struct results *r;
-    ck_assert_int_eq(results_load(path, &r), ST_OK);
-    return r;
 }
 
 /* everything except the order of rows in the file */
@@ -567,121 +421,6 @@ START_TEST(journals_that_are_wrong_are_refused_by_line)
 }
 END_TEST
 
-/* ---- kill -9 -------------------------------------------------------------------------------------- */
-
-enum { UNTOUCHED, BEGUN, DONE }; /* what a question's row may be: absent; absent or there; there */
-#define NOBODY_KILLS 1000000000L
-
-static void tell(int fd, int64_t index, int what)
-{
-    const int64_t word = index * 4 + what;
-    if (write(fd, &word, sizeof word) != sizeof word) _exit(7);
-}
-
-/* writes every missing row in an order of its own; tells when an append begins and when it has returned */
-static void writer_process(const char *path, uint64_t order, int fd)
-{
-    struct results_writer *w;
-    if (results_open(path, RESULTS_RESUME, &setup, &w) != ST_OK) _exit(9);
-    for (uint64_t i = 0; i < QUESTIONS; i++) {
-        int64_t index = (int64_t)((i * 7 + order) % QUESTIONS);
-        if (results_done(w, index)) continue;
-        tell(fd, index, BEGUN);
-        if (append(w, index, 0, stop_of(index)) != ST_OK) _exit(8);
-        tell(fd, index, DONE);
-    }
-    if (results_finish(w, 1, NULL) != ST_OK) _exit(6);
-    _exit(0);
-}
-
-/* runs a writer and kills it after us microseconds; notes what it told; 1: it was killed */
-static int run_and_kill(const char *path, uint64_t order, long us, uint8_t *told)
-{
-    int fd[2], state;
-    ck_assert_int_eq(pipe(fd), 0);
-    pid_t pid = fork();
-    ck_assert_int_ge(pid, 0);
-    if (pid == 0) {
-        close(fd[0]);
-        writer_process(path, order, fd[1]);
-    }
-    close(fd[1]);
-    if (us < NOBODY_KILLS) {
-        nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL);
-        kill(pid, SIGKILL);
-    }
-    for (int64_t word; read(fd[0], &word, sizeof word) == sizeof word;) told[word / 4] = (uint8_t)(word % 4);
-    close(fd[0]);
-    ck_assert_int_eq(waitpid(pid, &state, 0), pid);
-    if (WIFEXITED(state)) ck_assert_int_eq(WEXITSTATUS(state), 0);
-    return WIFSIGNALED(state);
-}
-
-/* how long a whole run takes here, microseconds: the disk decides */
-static long time_of_a_run(const char *path)
-{
-    struct timespec a, b;
-    uint8_t told[QUESTIONS] = {0};
-    clock_gettime(CLOCK_MONOTONIC, &a);
-    ck_assert_int_eq(run_and_kill(path, 0, NOBODY_KILLS, told), 0);
-    clock_gettime(CLOCK_MONOTONIC, &b);
-    for (int i = 0; i < QUESTIONS; i++) ck_assert_int_eq(told[i], DONE);
-    return (b.tv_sec - a.tv_sec) * 1000000 + (b.tv_nsec - a.tv_nsec) / 1000;
-}
-
-/* all that was promised is there, nothing that was not begun, nothing twice; what is there may not vanish */
-static size_t check_survivors(const char *path, uint8_t *told, int *complete)
-{
-    struct results *r = load_ok(path);
-    size_t promised = 0, n = r->n;
-    for (int i = 0; i < QUESTIONS; i++) promised += told[i] == DONE;
-    ck_assert_int_eq(r->rows_stored, (int64_t)r->n);
-    for (size_t i = 0; i < n; i++) {
-        uint8_t *t = &told[r->row[i].index];
-        check_row(&r->row[i]);
-        ck_assert_int_ne(*t, UNTOUCHED);
-        promised -= *t == DONE;
-        *t = DONE;
-    }
-    ck_assert_msg(promised == 0, "%zu committed rows are lost", promised);
-    *complete = r->complete;
-    results_free(r);
-    return n;
-}
-
-START_TEST(kill_at_any_moment_keeps_every_committed_row)
-{
-    const char *path = clean_path("kill.h5");
-    uint8_t told[QUESTIONS] = {0};
-    int kills = 0, rounds = 0, completed = 0;
-    size_t rows_seen = 0;
-    log_mute(1);
-    long whole = time_of_a_run(path);
-    clean_path("kill.h5");
-    for (; kills < 40 && rounds < 400; rounds++) {
-        int complete = 0;
-        long us = (long)(rng_u64(77, (uint64_t)getpid(), (uint64_t)rounds) % ((uint64_t)whole / 4 + 1));
-        kills += run_and_kill(path, rng_u64(5, 5, (uint64_t)rounds), us, told);
-        if (access(path, F_OK) != 0) { /* killed before the file was there: nothing may have been promised */
-            for (int i = 0; i < QUESTIONS; i++) ck_assert_int_eq(told[i], UNTOUCHED);
-            continue;
-        }
-        rows_seen += check_survivors(path, told, &complete);
-        if (!complete) continue;
-        int64_t rows = 0;
-        completed++;
-        ck_assert_int_eq(results_rebuild(path, &rows), ST_OK);
-        ck_assert_int_eq(rows, QUESTIONS);
-        clean_path("kill.h5");
-        memset(told, 0, sizeof told);
-    }
-    printf("results: a run takes %.3f s; %d kills in %d starts, %d runs completed, %zu rows checked\n", (double)whole / 1e6, kills,
-           rounds, completed, rows_seen);
-    ck_assert_int_ge(kills, 20);
-    ck_assert_uint_gt(rows_seen, 20);
-}
-END_TEST
-
 void suite_fill(Suite *s)
 {
     TCase *tc = SUITE_CASE(s, "results", 60);
@@ -694,8 +433,6 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, a_damaged_file_or_journal_loses_nothing_committed);
     SUITE_TEST(tc, a_row_only_the_journal_has_is_taken_over);
     SUITE_TEST(tc, journals_that_are_wrong_are_refused_by_line);
-    tc = SUITE_CASE(s, "kill", 300);
-    SUITE_TEST(tc, kill_at_any_moment_keeps_every_committed_row);
 }
 
 int main(void)

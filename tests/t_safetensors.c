@@ -359,7 +359,7 @@ END_TEST
 
 void suite_fill(Suite *s)
 {
-    TCase *tc = SUITE_CASE(s, "safetensors", 60);
+    TCase *tc = SUITE_CASE(s, "safetensors", 120);
     SUITE_TEST(tc, a_single_file_is_read);
     SUITE_TEST(tc, getting_checks_dtype_and_shape);
     tcase_add_loop_test(tc, broken_files_are_refused, 0, N_OF(broken));

@@ -659,9 +659,9 @@ void suite_fill(Suite *s)
 {
     TCase *tc = SUITE_CASE(s, "accept", 10);
     tcase_add_test(tc, greedy_acceptance_counts_the_common_head);
-    tc = SUITE_CASE(s, "modes", 240);
+    tc = SUITE_CASE(s, "modes", 900);
     tcase_add_loop_test(tc, every_mode_is_lossless, 0, 3);
-    tc = SUITE_CASE(s, "rounds", 240);
+    tc = SUITE_CASE(s, "rounds", 900);
     tcase_add_unchecked_fixture(tc, open_rig, close_rig); /* each test runs in a copy of the process */
     tcase_add_loop_test(tc, every_source_gives_plain_tokens_and_state, 0, sizeof ways / sizeof ways[0]);
     tcase_add_loop_test(tc, many_sequences_equal_single_ones, 0, 5);

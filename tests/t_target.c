@@ -62,6 +62,9 @@ static const struct mode { enum ops_act act; enum ops_kv kv; int absorbed; const
 };
 enum { N_MODES = sizeof mode / sizeof *mode };
 
+static const int few[] = {0, 1, 4}; /* modes of the longer tests */
+enum { N_FEW = sizeof few / sizeof *few };
+
 static struct nano_spec spec_of(const struct mode *m)
 {
     return (struct nano_spec){.act = m->act, .kv = m->kv, .absorbed = m->absorbed, .isa = m->isa, .max_rows = MAX_ROWS,
@@ -75,15 +78,15 @@ START_TEST(chunk_size_changes_nothing)
     struct nano_rank a, b;
     nano_rank_open(&model, &spec, &a);
     nano_rank_open(&model, &spec, &b);
-    int whole = nano_admit(&a);
-    nano_prefill(&a, whole, n_ids, ids, n_ids);
+    int whole = nano_admit(&a), n = mode[_i].isa ? PROMPT : n_ids; /* the scalar kernels are slow */
+    nano_prefill(&a, whole, n, ids, n);
     float *want = logits_of(&a, 1);
     for (int i = 0; i < 3; i++) {
         int slot = nano_admit(&b);
-        nano_prefill(&b, slot, n_ids, ids, chunk[i]);
+        nano_prefill(&b, slot, n, ids, chunk[i]);
         float *got = logits_of(&b, 1);
         ck_assert_msg(same_row(got, want), "mode %d: chunk %d changes the logits", _i, chunk[i]);
-        ck_assert_msg(same_state(&a, whole, &b, slot, n_ids, 1), "mode %d: chunk %d changes the state", _i, chunk[i]);
+        ck_assert_msg(same_state(&a, whole, &b, slot, n, 1), "mode %d: chunk %d changes the state", _i, chunk[i]);
         free(got);
     }
     free(want);
@@ -121,7 +124,7 @@ START_TEST(verify_equals_decode_and_commit_equals_steps)
     struct batch b = nano_batch(BATCH_VERIFY, &q, sv, PROMPT, n, ids + PROMPT);
     ck_assert_int_eq(target_forward(v.t, &v.s, &b, &v.f, NULL, NULL), ST_OK);
     float *rows = logits_of(&v, n);
-    int every = mode[_i].isa ? 5 : 1; /* the scalar kernels are slow */
+    int every = mode[_i].absorbed || mode[_i].isa ? 5 : 1; /* the form of PREFILL has no part in this */
     for (int a = 0; a < n; a++) { /* accepting a drafts keeps a + 1 rows */
         nano_run(&d, BATCH_DECODE, sd, PROMPT + a, 1, ids + PROMPT + a);
         float *step = logits_of(&d, 1);
@@ -149,7 +152,7 @@ END_TEST
 /* VERIFY itself must leave KDA state and conv tails alone, and a rejected tail must leave no trace later on */
 START_TEST(rejected_rows_leave_no_trace)
 {
-    struct nano_spec spec = spec_of(&mode[_i]);
+    struct nano_spec spec = spec_of(&mode[few[_i]]);
     struct nano_rank d, v;
     int32_t draft[ROWS];
     nano_rank_open(&model, &spec, &d);
@@ -166,7 +169,7 @@ START_TEST(rejected_rows_leave_no_trace)
         char *before = nano_state(&model, &v, sv, pos, 1, &n0);
         ck_assert_int_eq(target_forward(v.t, &v.s, &b, &v.f, NULL, NULL), ST_OK);
         char *after = nano_state(&model, &v, sv, pos, 1, &n1);
-        ck_assert_msg(n0 == n1 && memcmp(before, after, n0) == 0, "mode %d: verify changed committed state", _i);
+        ck_assert_msg(n0 == n1 && memcmp(before, after, n0) == 0, "mode %d: verify changed committed state", few[_i]);
         free(before);
         free(after);
         float *rows = logits_of(&v, ROWS);
@@ -174,12 +177,12 @@ START_TEST(rejected_rows_leave_no_trace)
         for (int i = 0; i < keep; i++) {
             nano_run(&d, BATCH_DECODE, sd, pos + i, 1, ids + pos + i);
             float *step = logits_of(&d, 1);
-            ck_assert_msg(same_row(step, rows + i * model.c.vocab), "mode %d: round %d row %d differs", _i, round, i);
+            ck_assert_msg(same_row(step, rows + i * model.c.vocab), "mode %d: round %d row %d differs", few[_i], round, i);
             free(step);
         }
         free(rows);
         pos += keep;
-        ck_assert_msg(same_state(&d, sd, &v, sv, pos, 1), "mode %d: state differs after round %d", _i, round);
+        ck_assert_msg(same_state(&d, sd, &v, sv, pos, 1), "mode %d: state differs after round %d", few[_i], round);
     }
     ck_assert_int_ge(round, 5);
     nano_rank_close(&v);
@@ -191,7 +194,7 @@ END_TEST
 START_TEST(sequences_do_not_see_each_other)
 {
     static const int len[3] = {5, 31, 64}, rows[3] = {16, 1, 7}, keep[3] = {3, 1, 7};
-    struct nano_spec spec = spec_of(&mode[_i]);
+    struct nano_spec spec = spec_of(&mode[few[_i]]);
     struct nano_rank one, all;
     nano_rank_open(&model, &spec, &one);
     nano_rank_open(&model, &spec, &all);
@@ -211,7 +214,7 @@ START_TEST(sequences_do_not_see_each_other)
     struct batch batch = {BATCH_PREFILL, total, 3, q, id};
     ck_assert_int_eq(target_forward(all.t, &all.s, &batch, &all.f, NULL, NULL), ST_OK);
     float *got = logits_of(&all, 2);
-    ck_assert_msg(same_row(got, want[0]) && same_row(got + model.c.vocab, want[2]), "mode %d: prefill together differs", _i);
+    ck_assert_msg(same_row(got, want[0]) && same_row(got + model.c.vocab, want[2]), "mode %d: prefill together differs", few[_i]);
     free(got);
     for (int i = 0; i < 3; i++) free(want[i]);
     total = 0;
@@ -228,7 +231,7 @@ START_TEST(sequences_do_not_see_each_other)
         for (int j = 0; j < rows[i]; j++, at++) {
             nano_run(&one, BATCH_DECODE, a[i], len[i] + j, 1, ids + 10 * i + len[i] + j);
             float *step = logits_of(&one, 1);
-            ck_assert_msg(same_row(step, got + at * model.c.vocab), "mode %d: sequence %d row %d differs", _i, i, j);
+            ck_assert_msg(same_row(step, got + at * model.c.vocab), "mode %d: sequence %d row %d differs", few[_i], i, j);
             free(step);
             if (j + 1 == keep[i]) ck_assert(same_state(&one, a[i], &all, b[i], len[i] + keep[i], 1));
         }
@@ -583,18 +586,27 @@ START_TEST(wrong_config_is_caught_at_binding)
 }
 END_TEST
 
+/* a case with the checkpoint open */
+static TCase *model_case(Suite *s, const char *name)
+{
+    TCase *tc = SUITE_CASE(s, name, 600);
+    tcase_add_checked_fixture(tc, setup, teardown);
+    return tc;
+}
+
 void suite_fill(Suite *s)
 {
-    TCase *tc = SUITE_CASE(s, "same bits", 600);
-    tcase_add_checked_fixture(tc, setup, teardown);
+    TCase *tc = model_case(s, "chunks");
     tcase_add_loop_test(tc, chunk_size_changes_nothing, 0, N_MODES);
+    tc = model_case(s, "verify");
     tcase_add_loop_test(tc, verify_equals_decode_and_commit_equals_steps, 0, N_MODES);
-    tcase_add_loop_test(tc, rejected_rows_leave_no_trace, 0, N_MODES);
-    tcase_add_loop_test(tc, sequences_do_not_see_each_other, 0, N_MODES);
+    tcase_add_loop_test(tc, rejected_rows_leave_no_trace, 0, N_FEW);
+    tcase_add_loop_test(tc, sequences_do_not_see_each_other, 0, N_FEW);
+    tc = model_case(s, "cuts");
     SUITE_TEST(tc, stage_cuts_change_nothing);
+    tc = model_case(s, "ranks");
     tcase_add_loop_test(tc, ranks_change_nothing, 0, (int)(sizeof tp_case / sizeof *tp_case));
-    tc = SUITE_CASE(s, "rules", 120);
-    tcase_add_checked_fixture(tc, setup, teardown);
+    tc = model_case(s, "rules");
     SUITE_TEST(tc, forward_allocates_nothing);
     SUITE_TEST(tc, idle_and_warmup);
     SUITE_TEST(tc, nan_is_reported);

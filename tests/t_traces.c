@@ -12,10 +12,23 @@ const char *const suite_name = "traces";
 
 enum { BLOCK = 16, EOS = 3842, TRACES = 36, AT_ONCE = 12, MAX_NEW = 256, CHUNK = 192 };
 
-/* A run with BF16 KV may leave the golden path only where the golden itself nearly chose otherwise. Rounding K, V and
- * the MLA rows to 8 bits of mantissa moves a logit difference by 0.13 at the median and 0.5 at worst (measured on these
- * prompts: logits are 5.5 wide), so a larger gap at the first difference means an error, not rounding. */
-static const double near_tie = 0.5;
+/* A run with BF16 KV may leave the golden path only where the golden itself nearly chose otherwise. Measured on these
+ * traces, on the 2292 tokens before any difference: rounding MLA rows and conv tails to 8 bits shifts the gap between
+ * the two best logits (logits are 5.5 wide) by 0.21 rms; single shifts reach 3 where a router choice flips. A first
+ * difference at a golden gap beyond 4 rms would be an error, not rounding; the widest one measured is 0.51. */
+static const double shift_rms_bound = 0.3, near_tie = 0.85;
+
+/* Golden ties. test11's prompt holds one position where the router's 4th and 5th scores differ by 5.5e-8 in FP64, less
+ * than FP32 can tell at 0.5: layer 1, position 35, experts 5 and 17. The golden's FP32 run took 5, an FP64 run of the
+ * same reference takes 17, and so does the FP32 reference when told to take 17 there: it then gives the same tokens,
+ * accepts and emits the same, and these 18 drafts instead (all behind the accepted ones). One branch or the other, whole. */
+static const struct {
+    int step, slot;
+    int32_t id;
+} other_branch[] = {{0, 2, 72},    {4, 1, 220},    {5, 4, 1983},  {5, 10, 297}, {7, 9, 297},   {9, 13, 291},
+                    {10, 8, 281},  {10, 12, 291},  {10, 13, 1672}, {11, 5, 281}, {11, 10, 455}, {14, 13, 17},
+                    {17, 5, 17},   {17, 8, 17},    {20, 3, 545},  {25, 13, 291}, {28, 7, 626},  {35, 11, 416}};
+static const char *const tied = "test11";
 
 struct golden {
     char name[16];
@@ -103,13 +116,34 @@ struct run { /* one trace as decoded here */
     int32_t out[MAX_NEW];
     struct spec_round round[MAX_NEW];
     int32_t drafts[MAX_NEW][BLOCK - 1];
+    float gap[MAX_NEW]; /* between the two best logits where output token i was chosen; token 0 comes from prefill */
 };
 
-/* what the draft proposes for a running sequence: asked once more beside the round, which leaves no trace of it */
-static void note_drafts(struct run *r)
+static void note_gap(void *ctx, int request, int pos, const float *row, int vocab)
 {
-    struct draft_seq seq = {r->q.slot, r->q.pos, r->out[r->q.n_out - 1]};
-    OK(draft_block(rig.d, rig.t, &rig.s, &seq, 1, BLOCK, r->drafts[r->q.n_rounds], NULL));
+    struct run *r = (struct run *)ctx + request;
+    int i = pos - r->q.prompt_tokens + 1;
+    float best = -INFINITY, second = -INFINITY;
+    for (int k = 0; k < vocab; k++) {
+        if (row[k] > best) {
+            second = best;
+            best = row[k];
+        } else if (row[k] > second) {
+            second = row[k];
+        }
+    }
+    if (i < MAX_NEW) r->gap[i] = best - second; /* rows behind the budget have no token */
+}
+
+/* what the draft proposes for the running sequences: asked once more beside the round, which must leave no trace */
+static void note_drafts(struct spec_seq *const *q, int n, struct run *run)
+{
+    struct draft_seq seq[AT_ONCE];
+    int32_t id[AT_ONCE * (BLOCK - 1)];
+    for (int i = 0; i < n; i++) seq[i] = (struct draft_seq){q[i]->slot, q[i]->pos, q[i]->out[q[i]->n_out - 1]};
+    OK(draft_block(rig.d, rig.t, &rig.s, seq, n, BLOCK, id, NULL));
+    for (int i = 0; i < n; i++)
+        memcpy(run[q[i]->request].drafts[q[i]->n_rounds], id + i * (BLOCK - 1), (BLOCK - 1) * sizeof *id);
 }
 
 static void start(struct run *r, int i)
@@ -123,10 +157,12 @@ static void start(struct run *r, int i)
 }
 
 /* all traces, AT_ONCE at a time: the next one joins when one has ended, as in a service */
-static struct run *decode_all(int block, int with_drafts)
+static struct run *decode_all(int block, int with_drafts, int with_gaps)
 {
     struct run *run = calloc(TRACES, sizeof *run);
     struct spec_options p = {.block = block, .max_seqs = AT_ONCE, .eos = EOS};
+    if (with_gaps) p.logits = note_gap;
+    p.logits_ctx = run;
     struct spec *s;
     struct run *live[AT_ONCE];
     int n = 0, next = 0;
@@ -140,13 +176,13 @@ static struct run *decode_all(int block, int with_drafts)
         int m = 0;
         for (int i = 0; i < n; i++) {
             if (live[i]->q.stop == STOP_NONE) {
-                if (with_drafts) note_drafts(live[i]);
                 q[m++] = &live[i]->q;
                 continue;
             }
             OK(state_release(&rig.s, live[i]->q.slot));
             live[i--] = live[--n];
         }
+        if (with_drafts) note_drafts(q, m, run);
         OK(spec_round(s, q, m, NULL, NULL, NULL));
     }
     spec_close(s);
@@ -191,26 +227,38 @@ static void check_plain(const struct run *r, const struct golden *g)
     ck_assert_int_eq(r->q.n_rounds, 0); /* plain steps are no verify steps */
 }
 
+/* the drafts a step must propose: the golden's, or those of the other branch of its tie */
+static void wanted_drafts(const struct golden *g, int step, int other, int32_t want[BLOCK - 1])
+{
+    memcpy(want, g->drafts + step * (BLOCK - 1), (BLOCK - 1) * sizeof *want);
+    for (size_t k = 0; other && k < sizeof other_branch / sizeof other_branch[0]; k++)
+        if (other_branch[k].step == step) want[other_branch[k].slot] = other_branch[k].id;
+}
+
 static void check_steps(const struct run *r, const struct golden *g)
 {
     int at = first_difference(r->out, r->q.n_out, g->out, g->n_out);
     ck_assert_msg(at < 0, "%s: token %d differs", g->name, at);
     ck_assert_msg(r->q.n_rounds == g->n_steps, "%s: %d steps, golden %d", g->name, r->q.n_rounds, g->n_steps);
+    int other = strcmp(g->name, tied) == 0 && r->drafts[0][other_branch[0].slot] == other_branch[0].id;
     for (int i = 0; i < g->n_steps; i++) {
-        at = first_difference(r->drafts[i], BLOCK - 1, g->drafts + i * (BLOCK - 1), BLOCK - 1);
+        int32_t want[BLOCK - 1];
+        wanted_drafts(g, i, other, want);
+        at = first_difference(r->drafts[i], BLOCK - 1, want, BLOCK - 1);
         ck_assert_msg(at < 0, "%s, step %d: draft %d differs; golden gap %g", g->name, i, at, g->min_gap[i]);
         ck_assert_msg(r->round[i].accepted == g->accept[i] && r->round[i].emitted == g->emitted[i],
                       "%s, step %d: accepted %d emitted %d, golden %d %d", g->name, i, r->round[i].accepted,
                       r->round[i].emitted, g->accept[i], g->emitted[i]);
         ck_assert_int_eq(r->round[i].proposed, BLOCK - 1);
     }
+    if (other) printf("%s: the other branch of the golden's router tie\n", g->name);
 }
 
 START_TEST(fp32_traces_are_the_goldens)
 {
     int dflash = _i, tokens = 0, steps = 0;
     open_rig(ACT_FP32, KV_FP32);
-    struct run *run = decode_all(dflash ? BLOCK : 1, dflash);
+    struct run *run = decode_all(dflash ? BLOCK : 1, dflash, 0);
     for (int i = 0; i < TRACES; i++) {
         if (dflash) check_steps(&run[i], &traces[i]);
         else check_plain(&run[i], &traces[i]);
@@ -226,36 +274,56 @@ END_TEST
 
 /* ---- BF16 KV: different only at near-ties ----------------------------------------------------------- */
 
+struct tally { /* over all traces */
+    int same, n_gaps;
+    double shift2, most, widest; /* sum of squares and largest shift of a gap; widest golden gap at a first difference */
+};
+
+static void compare_bf16(const struct run *p, const struct golden *g, struct tally *t)
+{
+    int at = first_difference(p->out, p->q.n_out, g->plain, g->n_plain), n = at < 0 ? g->n_plain : at;
+    for (int i = 1; i < n; i++) {
+        double d = fabs((double)p->gap[i] - g->plain_gap[i]);
+        t->shift2 += d * d;
+        t->most = fmax(t->most, d);
+        t->n_gaps++;
+    }
+    if (at < 0) {
+        t->same++;
+        return;
+    }
+    ck_assert_int_lt(at, g->n_plain);
+    ck_assert_int_lt(at, p->q.n_out);
+    printf("bf16 kv, %s: first difference at token %d of %d, golden gap %.3f\n", g->name, at, g->n_plain, g->plain_gap[at]);
+    ck_assert_msg(g->plain_gap[at] < near_tie, "%s: token %d differs where the golden is sure: gap %g", g->name, at,
+                  g->plain_gap[at]);
+    t->widest = fmax(t->widest, g->plain_gap[at]);
+}
+
 START_TEST(bf16_kv_leaves_the_goldens_only_at_near_ties)
 {
     open_rig(ACT_FP32, KV_BF16);
-    struct run *plain = decode_all(1, 0), *spec = decode_all(BLOCK, 0);
-    int same = 0, accepted = 0, golden_accepted = 0, steps = 0, golden_steps = 0;
-    double widest = 0;
+    struct run *plain = decode_all(1, 0, 1), *spec = decode_all(BLOCK, 0, 0);
+    struct tally t = {0};
+    int accepted = 0, golden_accepted = 0, steps = 0, golden_steps = 0;
     for (int i = 0; i < TRACES; i++) {
         const struct golden *g = &traces[i];
         const struct run *p = &plain[i], *s = &spec[i];
-        ck_assert_msg(first_difference(s->out, s->q.n_out, p->out, p->q.n_out) < 0,
-                      "%s: speculation changes the output", g->name); /* lossless in every mode */
+        ck_assert_msg(first_difference(s->out, s->q.n_out, p->out, p->q.n_out) < 0, "%s: speculation changes the output",
+                      g->name); /* lossless in every mode */
         for (int k = 0; k < s->q.n_rounds; k++) accepted += s->round[k].accepted + 1;
         for (int k = 0; k < g->n_steps; k++) golden_accepted += g->accept[k] + 1;
         steps += s->q.n_rounds;
         golden_steps += g->n_steps;
-        int at = first_difference(p->out, p->q.n_out, g->plain, g->n_plain);
-        if (at < 0) {
-            same++;
-            continue;
-        }
-        ck_assert_int_lt(at, g->n_plain);
-        ck_assert_int_lt(at, p->q.n_out);
-        printf("bf16 kv, %s: first difference at token %d of %d, golden gap %.3f\n", g->name, at, g->n_plain, g->plain_gap[at]);
-        ck_assert_msg(g->plain_gap[at] < near_tie, "%s: token %d differs where the golden is sure: gap %g", g->name, at,
-                      g->plain_gap[at]);
-        if (g->plain_gap[at] > widest) widest = g->plain_gap[at];
+        compare_bf16(p, g, &t);
     }
-    printf("bf16 kv: %d of %d traces identical, widest gap of a first difference %.3f; tau %.3f (golden %.3f)\n", same,
-           TRACES, widest, (double)accepted / steps, (double)golden_accepted / golden_steps);
-    ck_assert_int_ge(same, TRACES * 3 / 4);
+    double rms = sqrt(t.shift2 / t.n_gaps), tau = (double)accepted / steps, golden_tau = (double)golden_accepted / golden_steps;
+    printf("bf16 kv: %d of %d traces identical, widest gap of a first difference %.3f\n", t.same, TRACES, t.widest);
+    printf("bf16 kv: gaps of %d tokens shift by %.3f rms, %.3f at most; tau %.3f (golden %.3f)\n", t.n_gaps, rms, t.most,
+           tau, golden_tau);
+    ck_assert_msg(rms < shift_rms_bound, "gaps shift by %g rms", rms);
+    ck_assert_int_ge(t.same, TRACES * 2 / 3);
+    ck_assert(fabs(tau / golden_tau - 1) < 0.1);
     free(plain);
     free(spec);
     close_rig();
@@ -264,7 +332,7 @@ END_TEST
 
 void suite_fill(Suite *s)
 {
-    TCase *tc = SUITE_CASE(s, "traces", 600);
+    TCase *tc = SUITE_CASE(s, "traces", 1800);
     tcase_add_loop_test(tc, fp32_traces_are_the_goldens, 0, 2);
     tcase_add_test(tc, bf16_kv_leaves_the_goldens_only_at_near_ties);
 }

@@ -183,6 +183,17 @@ static enum status refuse_options(const struct job *j)
     return ST_OK;
 }
 
+/* A refusal comes before any window exists; the counters of all ranks say that nothing moved. */
+static enum status shake_hands(struct job *j)
+{
+    enum status st = run_handshake(&j->w, &j->rc, facts_build_hash(&j->facts), 0, safetensors_hash(j->ckpt), &j->desc);
+    if (st == ST_OK) return ST_OK;
+    uint64_t mine = transfer_puts_issued(), all = 0;
+    TRY(mpi_check(MPI_Allreduce(&mine, &all, 1, MPI_UINT64_T, MPI_SUM, j->w.all), "MPI_Allreduce"));
+    if (j->leader) log_info("refused by the handshake: puts issued %" PRIu64 " on %d ranks", all, j->w.size);
+    return st;
+}
+
 /* From here on the ranks know their roles. Everything that can be refused is refused before weights are read. */
 static enum status prepare(struct job *j)
 {
@@ -197,8 +208,7 @@ static enum status prepare(struct job *j)
     TRY(world_agree(&j->w, inject_apply(&j->o.inject, j->w.role.role, &j->s, &j->plan)));
     if (j->o.dump_logits) TRY(dump_open(j->o.dump_logits, j->tokens, &j->dump));
     fill_run_config(j);
-    if (!j->s.topo.single)
-        TRY(run_handshake(&j->w, &j->rc, facts_build_hash(&j->facts), 0, safetensors_hash(j->ckpt), &j->desc));
+    if (!j->s.topo.single) TRY(shake_hands(j));
     j->plan = told;
     return ST_OK;
 }

@@ -83,6 +83,16 @@ static enum status set_make(struct h5 *f, const char *name, hid_t type, int rank
     return st;
 }
 
+/* HDF5 clears its conversion buffer, 1 MiB unless told otherwise, at every write; a row needs far less */
+static hid_t small_buffer(const struct set *s, hid_t mtype, const hsize_t *count)
+{
+    size_t have = H5Tget_size(mtype), want = H5Tget_size(s->type), bytes = have > want ? have : want;
+    for (int i = 0; i < s->rank && bytes < (size_t)1 << 20; i++) bytes *= (size_t)count[i];
+    hid_t dxpl = H5Pcreate(H5P_DATASET_XFER);
+    if (bytes < (size_t)1 << 20) (void)H5Pset_buffer(dxpl, bytes < 4096 ? 4096 : bytes, NULL, NULL);
+    return dxpl;
+}
+
 /* rows first..first+n-1 of an existing dataset; first < 0: behind the last row */
 static enum status set_rows(struct h5 *f, const char *name, hid_t mtype, int64_t first, int64_t n, const void *data)
 {
@@ -90,7 +100,7 @@ static enum status set_rows(struct h5 *f, const char *name, hid_t mtype, int64_t
     struct set s;
     TRY(set_open(f, name, &s));
     enum status st = ST_OK;
-    hid_t mem = -1, sel = -1;
+    hid_t mem = -1, sel = -1, dxpl = -1;
     hsize_t start[H5_MAX_RANK] = {0}, count[H5_MAX_RANK] = {0};
     if (s.rank < 1) {
         st = ERR(ST_E_RANGE, "%s: %s is a scalar, it has no rows", f->path, name);
@@ -113,10 +123,12 @@ static enum status set_rows(struct h5 *f, const char *name, hid_t mtype, int64_t
     }
     sel = H5Dget_space(s.id);
     mem = H5Screate_simple(s.rank, count, NULL);
-    if (sel < 0 || mem < 0 || H5Sselect_hyperslab(sel, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
-        H5Dwrite(s.id, mtype, mem, sel, H5P_DEFAULT, data) < 0)
+    dxpl = small_buffer(&s, mtype, count);
+    if (sel < 0 || mem < 0 || dxpl < 0 || H5Sselect_hyperslab(sel, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
+        H5Dwrite(s.id, mtype, mem, sel, dxpl, data) < 0)
         st = FAIL(f, name, "cannot write rows");
 out:
+    h5_drop(dxpl);
     h5_drop(mem);
     h5_drop(sel);
     set_close(&s);

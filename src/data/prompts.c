@@ -179,7 +179,8 @@ static enum status bind_row(struct prompts *p, size_t i)
     r->id = p->flat + from;
     r->n_ids = to - from;
     for (int64_t k = 0; k < r->n_ids; k++)
-        if (r->id[k] < 0) return ERR(ST_E_FORMAT, "%s: /tokens/flat: row %zu: token %lld is %d", p->path, i, (long long)k, r->id[k]);
+        if (r->id[k] < 0)
+            return ERR(ST_E_FORMAT, "%s: /tokens/flat: row %zu: token %lld is %d", p->path, i, (long long)k, r->id[k]);
     row_sha256(r->question, r->gold, r->sha256);
     if (strcmp(r->sha256, p->sha[i]) != 0)
         return ERR(ST_E_FORMAT, "%s: /row/sha256: row %zu is %.16s..., its text gives %.16s...; the file was changed", p->path,

@@ -24,8 +24,8 @@ static void rates(const struct report *p, FILE *out)
     for (int g = 0; g < GSM8K_N; g++) {
         double low, high;
         gsm8k_wilson(p->correct[g], p->questions, &low, &high);
-        fprintf(out, "  %-18s %lld of %lld all questions = %.2f %% (95 %% Wilson %.2f to %.2f %%)", gsm8k_rule_name((enum gsm8k_rule)g),
-                (long long)p->correct[g], (long long)p->questions, 100 * (double)p->correct[g] / (double)p->questions,
+        fprintf(out, "  %-18s %lld of %lld all questions = %.2f %% (95 %% Wilson %.2f to %.2f %%)",
+                gsm8k_rule_name((enum gsm8k_rule)g), (long long)p->correct[g], (long long)p->questions, 100 * (double)p->correct[g] / (double)p->questions,
                 100 * low, 100 * high);
         gsm8k_wilson(p->correct_completed[g], p->completed, &low, &high);
         if (p->completed > 0)

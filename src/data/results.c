@@ -233,7 +233,8 @@ static enum status check_force(const char *path)
     h5_close(f);
     if (st == ST_OK && strcmp(schema, RESULTS_SCHEMA_NAME) != 0) st = ST_E_FILE;
     mem_free(schema);
-    return st == ST_OK ? ST_OK : ERR(ST_E_FILE, "%s: an HDF5 file that holds no results; it is not replaced, name another file", path);
+    if (st == ST_OK) return ST_OK;
+    return ERR(ST_E_FILE, "%s: an HDF5 file that holds no results; it is not replaced, name another file", path);
 }
 
 static enum status start(struct results_writer *w, enum results_mode mode, const struct results_setup *setup)

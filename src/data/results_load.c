@@ -120,8 +120,10 @@ static enum status make_row(struct raw *w, size_t i, struct result_row *row)
     int64_t t0 = w->token_end[i], n = w->token_end[i + 1] - t0, r0 = w->round_end[i], n_rounds = w->round_end[i + 1] - r0;
     if (stop < 0 || n != q->output_tokens || n_rounds > INT32_MAX || w->times[i].index != q->index ||
         w->verdict[i].index != q->index)
-        return ERR(ST_E_FORMAT, "%s: row %zu (index %lld): stop_reason '%.8s', output_tokens %d with %lld ids, /timing is of %lld, "
-                   "/grading of %lld", h5_path(w->f), i, (long long)q->index, q->stop_reason, q->output_tokens, (long long)n,
+        return ERR(ST_E_FORMAT,
+                   "%s: row %zu (index %lld): stop_reason '%.8s', output_tokens %d with %lld ids, /timing is of %lld, "
+                   "/grading of %lld",
+                   h5_path(w->f), i, (long long)q->index, q->stop_reason, q->output_tokens, (long long)n,
                    (long long)w->times[i].index, (long long)w->verdict[i].index);
     *row = (struct result_row){.index = q->index, .prompt_tokens = q->prompt_tokens, .output_tokens = q->output_tokens,
                                .stop = (enum result_stop)stop, .attempt = q->attempt, .timing = w->times[i].t};
@@ -178,7 +180,8 @@ static enum status read_root(const struct h5 *f, struct results *r)
     int64_t version = 0, block = 0, attempt = 0, complete = 0;
     TRY(h5_get_str(f, "/", "schema", &schema));
     int ours = strcmp(schema, RESULTS_SCHEMA_NAME) == 0;
-    enum status st = ours ? ST_OK : ERR(ST_E_FORMAT, "%s: schema is '%s', wanted '%s'", h5_path(f), schema, RESULTS_SCHEMA_NAME);
+    enum status st = ST_OK;
+    if (!ours) st = ERR(ST_E_FORMAT, "%s: schema is '%s', wanted '%s'", h5_path(f), schema, RESULTS_SCHEMA_NAME);
     mem_free(schema);
     TRY(st);
     TRY(h5_get_int(f, "/", "schema_version", &version));
@@ -203,7 +206,8 @@ static enum status read_rest(const struct h5 *f, struct results *r)
     size_t n, n_plan;
     char **plan;
     TRY(vec(f, "/accept/histogram", H5_KIND_I64, &r->histogram, &n));
-    if (n != (size_t)r->block) return ERR(ST_E_FORMAT, "%s: /accept/histogram has %zu bins, block is %d", h5_path(f), n, r->block);
+    if (n != (size_t)r->block)
+        return ERR(ST_E_FORMAT, "%s: /accept/histogram has %zu bins, block is %d", h5_path(f), n, r->block);
     TRY(rows(f, "/memory", &results_memory_table, &r->memory, &r->n_memory));
     TRY(h5_read_str(f, "/plan", &plan, &n_plan));
     if (n_plan > 0) r->plan = take(plan, 0);

@@ -171,7 +171,8 @@ static enum status read_root(struct results_store *s)
     int64_t version = 0, block = 0, attempt = 0;
     TRY(h5_get_str(s->f, "/", "schema", &schema));
     int ours = strcmp(schema, RESULTS_SCHEMA_NAME) == 0;
-    enum status st = ours ? ST_OK : ERR(ST_E_FORMAT, "%s: schema is '%s', wanted '%s'", h5_path(s->f), schema, RESULTS_SCHEMA_NAME);
+    enum status st = ST_OK;
+    if (!ours) st = ERR(ST_E_FORMAT, "%s: schema is '%s', wanted '%s'", h5_path(s->f), schema, RESULTS_SCHEMA_NAME);
     mem_free(schema);
     TRY(st);
     TRY(h5_get_int(s->f, "/", "schema_version", &version));

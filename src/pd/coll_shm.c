@@ -42,12 +42,6 @@ struct coll_shm {
     int yields; /* before the first sleep */
 };
 
-static enum status poll_mpi(void)
-{
-    int flag;
-    return mpi_check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &flag, MPI_STATUS_IGNORE), "MPI_Iprobe");
-}
-
 static int is_over(struct control *k, uint32_t n)
 {
     return (int32_t)(atomic_load_explicit(&k->over, memory_order_acquire) - n) >= 0;
@@ -64,7 +58,7 @@ static enum status sleep_until_over(struct control *k, uint32_t n)
         int cause = errno;
         atomic_fetch_sub(&k->sleepers, 1);
         if (rc == 0 || cause != ETIMEDOUT) continue;
-        TRY(poll_mpi());
+        TRY(wait_progress());
         TRY(wait_feed(since));
     }
     return ST_OK;
@@ -75,7 +69,7 @@ static enum status meet(struct coll *c)
     struct coll_shm *m = c->shm;
     struct control *k = m->control;
     uint32_t n = ++m->meetings;
-    if (n % PROGRESS_EVERY == 0) TRY(poll_mpi());
+    if (n % PROGRESS_EVERY == 0) TRY(wait_progress());
     if (atomic_fetch_add(&k->arrived, 1) + 1 == n * (uint32_t)c->size) {
         atomic_store(&k->over, n);
         if (atomic_load(&k->sleepers) > 0) syscall(SYS_futex, (uint32_t *)&k->over, FUTEX_WAKE, c->size, NULL, NULL, 0);
@@ -183,6 +177,7 @@ static enum status map(struct coll *c, size_t piece, size_t result)
     int unit;
     char *p = NULL;
     TRY(mpi_check(MPI_Win_shared_query(m->win, 0, &bytes, &unit, &p), "MPI_Win_shared_query"));
+    p += lines((uintptr_t)p % 4096) - (uintptr_t)p % 4096; /* MPI aligns to 8 bytes; mappings differ by whole pages only */
     m->control = (struct control *)p;
     m->piece[0] = p + lines(sizeof *m->control);
     m->piece[1] = m->piece[0] + piece;
@@ -205,7 +200,7 @@ enum status coll_shm_open(struct coll *c, const char **why_p)
     if (!m) return ST_E_NOMEM;
     m->win = MPI_WIN_NULL;
     size_t piece = lines((size_t)c->size * c->slot_bytes), result = lines(c->slot_bytes);
-    MPI_Aint bytes = c->rank == 0 ? (MPI_Aint)(lines(sizeof *m->control) + 2 * piece + 2 * result) : 0;
+    MPI_Aint bytes = c->rank == 0 ? (MPI_Aint)(4096 + lines(sizeof *m->control) + 2 * piece + 2 * result) : 0;
     void *own;
     int rc = MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, c->comm, &own, &m->win);
     if (rc != MPI_SUCCESS) m->win = MPI_WIN_NULL;

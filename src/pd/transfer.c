@@ -232,6 +232,9 @@ enum status transfer_open(struct world *w, const struct config *c, const struct 
     t->n_slots = opt->plan.staging_slots;
     t->n_prefill = w->topo.n_prefill;
     t->n_decode = w->topo.n_decode;
+    t->piece_bytes = PIECE_BYTES;
+    t->bounce_bytes = BOUNCE_BYTES;
+    t->most_puts = MOST_PUTS;
     find_osc(t);
     t->via = transports[opt->transport];
     enum status st = open_all(t);

@@ -49,6 +49,9 @@ struct transfer_count transfer_counts(const struct transfer *t, enum comp comp);
 enum status transfer_plan_all_hash(const struct config *c, const struct draft_config *d, const struct topology *topo,
                                    const struct plan_options *o, uint64_t *hash_p);
 
+/* transfer_puts_issued - puts (or data messages) this process ever issued; 0 after a refused handshake. */
+uint64_t transfer_puts_issued(void);
+
 /* ---- source side (prefill ranks) ---- */
 /* transfer_begin - the request has staging slot `slot` with this generation; its state is in source slot
  * `state_slot` and has n_pages pages. */

@@ -7,6 +7,7 @@
 
 #include "pd/transfer.h"
 
+enum { PIECE_BYTES = 64 << 20, BOUNCE_BYTES = 8 << 20, MOST_PUTS = 256 };
 enum { LINE = sizeof(struct word_line), NAN_FILL = 0x7FC1 }; /* as BF16, and twice as FP32, a NaN no arithmetic makes */
 
 struct transfer;
@@ -89,6 +90,9 @@ struct transfer {
     struct expected *expected;
     struct transfer_count count[COMP_N];
     char osc[32];
+    int64_t piece_bytes;  /* most bytes of one put; counts of MPI are int */
+    int64_t bounce_bytes; /* most bytes of a device arena copied before the copies are used again */
+    int most_puts;        /* to one destination between flushes: some components keep a request for each */
     /* memory others write to */
     char *data, *words, *credit;
     int64_t data_bytes, words_bytes, credit_bytes;

@@ -4,12 +4,7 @@
 
 #include "base/buf.h"
 #include "pd/transfer_impl.h"
-
-enum {
-    PIECE_BYTES = 64 << 20, /* counts of MPI are int */
-    MOST_PUTS = 256,        /* to one destination between flushes: some components keep a request for each */
-    BOUNCE_BYTES = 8 << 20, /* host copy of runs of a device arena */
-};
+#include "pd/wait.h"
 
 struct window {
     MPI_Win win;
@@ -20,7 +15,7 @@ struct rma {
     struct window data, words, credit;
     int *puts;         /* [n_peers] since the last flush */
     struct buf bounce; /* device arenas only */
-    size_t bounced;    /* bytes of it in use */
+    int64_t bounced;   /* bytes of it in use */
 };
 
 /* ---- windows ----------------------------------------------------------------------------------------------- */
@@ -49,7 +44,7 @@ static enum status make_win(struct transfer *t, struct window *w, int64_t bytes,
     TRY(mpi_check(MPI_Win_set_errhandler(w->win, MPI_ERRORS_RETURN), "MPI_Win_set_errhandler"));
     TRY(mpi_check(MPI_Win_set_name(w->win, name), "MPI_Win_set_name"));
     if (bytes > 0) memset(base, 0, (size_t)bytes);
-    if ((uintptr_t)base % 8 != 0) return ERR(ST_E_INTERNAL, "%s: window at %p is not aligned to 8 bytes", name, base);
+    if (bytes > 0 && (uintptr_t)base % 8 != 0) return ERR(ST_E_INTERNAL, "%s: window at %p is not aligned to 8 bytes", name, base);
     *base_p = base;
     return ST_OK;
 }
@@ -141,15 +136,15 @@ static enum status host_address(struct transfer *t, int64_t src, int64_t *bytes,
         *p_p = at;
         return ST_OK;
     }
-    if (m->bounced == BOUNCE_BYTES) {
+    if (m->bounced >= t->bounce_bytes) {
         TRY(mpi_check(MPI_Win_flush_local_all(m->data.win), "MPI_Win_flush_local_all"));
         m->bounced = 0;
     }
-    int64_t room = (int64_t)(BOUNCE_BYTES - m->bounced);
+    int64_t room = t->bounce_bytes - m->bounced;
     if (*bytes > room) *bytes = room;
     char *to = (char *)m->bounce.p + m->bounced;
     s->o->get(s->o, to, at, (size_t)*bytes);
-    m->bounced += (size_t)*bytes;
+    m->bounced += *bytes;
     *p_p = to;
     return ST_OK;
 }
@@ -163,9 +158,9 @@ static enum status rma_put(struct transfer *t, int d, int64_t off, int64_t src, 
         return ERR(ST_E_RANGE, "put of %lld bytes from %lld to %lld of decode rank %d: outside of its window of %lld", (long long)bytes,
                    (long long)src, (long long)off, d, (long long)limit);
     while (done < bytes) {
-        int64_t n = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
+        int64_t n = bytes - done < t->piece_bytes ? bytes - done : t->piece_bytes;
         const void *p;
-        if (m->puts[d] == MOST_PUTS) TRY(rma_flush(t, d));
+        if (m->puts[d] >= t->most_puts) TRY(rma_flush(t, d));
         TRY(host_address(t, src + done, &n, &p));
         TRY(mpi_check(MPI_Put(p, (int)n, MPI_BYTE, t->peer[d].rank, (MPI_Aint)(off + done), (int)n, MPI_BYTE, m->data.win), "MPI_Put"));
         m->puts[d]++;
@@ -208,8 +203,8 @@ static enum status rma_credit(struct transfer *t, int s, int slot, uint64_t word
 
 static enum status rma_progress(struct transfer *t)
 {
-    int flag;
-    return mpi_check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, t->w->xfer, &flag, MPI_STATUS_IGNORE), "MPI_Iprobe");
+    (void)t; /* as target this rank may have to help */
+    return wait_progress();
 }
 
 const struct transport transfer_rma = {.name = "rma", .open = rma_open, .close = rma_close, .progress = rma_progress, .put = rma_put,

@@ -31,6 +31,13 @@ void transfer_source_close(struct transfer *t)
     mem_free(t->from);
 }
 
+static uint64_t puts_issued; /* by this process, whatever the transport */
+
+uint64_t transfer_puts_issued(void)
+{
+    return puts_issued;
+}
+
 static enum status find_slot(struct transfer *t, int slot, const char *what, struct source_slot **s_p)
 {
     if (!t->source) return ERR(ST_E_INTERNAL, "%s on a decode rank", what);
@@ -229,6 +236,7 @@ static enum status issue(struct transfer *t, int slot, int d)
             line->runs += (uint64_t)puts;
             t->count[q->comp].bytes += (uint64_t)took;
             t->count[q->comp].puts += (uint64_t)puts;
+            puts_issued += (uint64_t)puts;
             put[q->comp] += took;
             o->batch[q->comp] += took;
             o->touched |= 1u << q->comp;

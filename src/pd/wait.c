@@ -37,6 +37,26 @@ enum status wait_feed(double since)
                waited, limit.seconds);
 }
 
+/* A receive that never matches. Testing it runs MPI's whole progress engine, where a probe may look at messages only:
+ * with pml/ucx 99 probes of 100 do, and windows of osc/ucx starve. */
+static MPI_Request never = MPI_REQUEST_NULL;
+enum { TAG_NEVER = 31415 };
+
+enum status wait_progress(void)
+{
+    int flag;
+    if (never == MPI_REQUEST_NULL)
+        TRY(mpi_check(MPI_Irecv(NULL, 0, MPI_BYTE, 0, TAG_NEVER, MPI_COMM_SELF, &never), "MPI_Irecv"));
+    return mpi_check(MPI_Test(&never, &flag, MPI_STATUS_IGNORE), "MPI_Test");
+}
+
+void wait_stop(void)
+{
+    if (never == MPI_REQUEST_NULL) return;
+    MPI_Cancel(&never);
+    MPI_Wait(&never, MPI_STATUS_IGNORE);
+}
+
 /* A sleep in proportion to the wait costs little delay where answers are quick and little processor where they are not. */
 static enum status leave_processor(struct waiter *w)
 {
@@ -55,8 +75,7 @@ static enum status leave_processor(struct waiter *w)
 
 enum status wait_pause(struct waiter *w)
 {
-    int flag; /* nothing is ever sent here: the probe drives progress of everything else */
-    TRY(mpi_check(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &flag, MPI_STATUS_IGNORE), "MPI_Iprobe"));
+    TRY(wait_progress());
     return leave_processor(w);
 }
 

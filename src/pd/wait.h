@@ -23,6 +23,9 @@ enum status wait_pause(struct waiter *w);
 enum status wait_feed(double since);
 /* wait_all - complete n requests politely; ST_E_MPI, ST_E_WATCHDOG. idle, if not NULL, is called between polls. */
 enum status wait_all(MPI_Request *req, int n, enum status (*idle)(void *), void *ctx);
+/* wait_progress - let MPI work once: messages, windows, everything. wait_stop - before MPI ends (world_stop). */
+enum status wait_progress(void);
+void wait_stop(void);
 /* wait_limit - watchdog time in seconds (0: off) and the function that prints the state table. Per process. */
 void wait_limit(double seconds, void (*report)(void *), void *ctx);
 

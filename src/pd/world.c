@@ -68,6 +68,35 @@ static enum status make_node(struct world *w)
     return mpi_check(MPI_Comm_size(w->node, &w->node_size), "MPI_Comm_size");
 }
 
+/* Time zero is one moment on all ranks: leaving a barrier can differ by a scheduling turn, and clocks of hosts by
+ * anything. Each rank asks rank 0 for its clock a few times; the quickest answer gives the offset, with an error of half
+ * its round trip. */
+static enum status sync_clocks(struct world *w)
+{
+    enum { ASKS = 4 };
+    double zero = 0, offset = 0, best = 1e9;
+    for (int r = 1; r < w->size; r++)
+        for (int i = 0; i < ASKS; i++) {
+            double clock = 0, asked = MPI_Wtime();
+            if (w->rank == 0) {
+                TRY(mpi_check(MPI_Recv(NULL, 0, MPI_BYTE, r, 0, w->all, MPI_STATUS_IGNORE), "MPI_Recv"));
+                clock = MPI_Wtime();
+                TRY(mpi_check(MPI_Send(&clock, 1, MPI_DOUBLE, r, 0, w->all), "MPI_Send"));
+            } else if (w->rank == r) {
+                TRY(mpi_check(MPI_Send(NULL, 0, MPI_BYTE, 0, 0, w->all), "MPI_Send"));
+                TRY(mpi_check(MPI_Recv(&clock, 1, MPI_DOUBLE, 0, 0, w->all, MPI_STATUS_IGNORE), "MPI_Recv"));
+                double now = MPI_Wtime();
+                if (now - asked >= best) continue;
+                best = now - asked;
+                offset = clock - (now + asked) / 2;
+            }
+        }
+    zero = MPI_Wtime();
+    TRY(mpi_check(MPI_Bcast(&zero, 1, MPI_DOUBLE, 0, w->all), "MPI_Bcast"));
+    w->t0 = zero - offset;
+    return ST_OK;
+}
+
 static enum status start(struct world *w)
 {
     TRY(make_dup(MPI_COMM_WORLD, "pdflash all", &w->all));
@@ -77,9 +106,7 @@ static enum status start(struct world *w)
     TRY(make_dup(w->all, "pdflash ctrl", &w->ctrl));
     TRY(make_dup(w->all, "pdflash xfer", &w->xfer));
     TRY(make_node(w));
-    TRY(mpi_check(MPI_Barrier(w->all), "MPI_Barrier"));
-    w->t0 = MPI_Wtime();
-    return ST_OK;
+    return sync_clocks(w);
 }
 
 enum status world_start(int *argc, char ***argv, struct world *w)
@@ -168,6 +195,7 @@ void world_stop(struct world *w)
     MPI_Initialized(&running);
     MPI_Finalized(&over);
     if (!running || over) return;
+    wait_stop();
     drop(&w->pp);
     drop(&w->tp);
     drop(&w->node);

@@ -22,7 +22,7 @@ struct world {
     struct rank_role role;
     MPI_Comm tp;       /* this stage's TP group, or the decode group */
     MPI_Comm pp;       /* prefill: same tp_rank along the stages (rank = stage); MPI_COMM_NULL on decode */
-    double t0;         /* MPI_Wtime at run start, taken behind a barrier */
+    double t0;         /* run start on this rank's MPI_Wtime; the same moment on all ranks within a round trip */
     int started;       /* MPI was started by world_start */
 };
 

@@ -28,7 +28,7 @@ expect 2 "prompts that are no HDF5" "README" "$PDFLASH" run $MODEL --single --pr
 expect 2 "prompt longer than the positions" "row 0" "$PDFLASH" $base --single --max-new 1048570
 expect 2 "nccl on the CPU" "nccl" "$PDFLASH" $base --single --comm nccl
 expect 2 "cuda in a CPU build" "CUDA" "$PDFLASH" $base --single --device cuda
-expect 2 "unknown isa" "isa" "$PDFLASH" $base --single --isa sse9
+expect 2 "unknown isa" "sse9" "$PDFLASH" $base --single --isa sse9
 echo "not a result" >"$W/exists.h5"
 expect 2 "output exists" "exists" "$PDFLASH" run $MODEL --prompts "$W/p.h5" --out "$W/exists.h5" --single
 expect 2 "show of something else" "exists.h5" "$PDFLASH" show "$W/exists.h5"

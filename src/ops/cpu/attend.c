@@ -2,7 +2,7 @@
 
 #include "ops/cpu/cpu_math.h"
 
-enum { LANES = ATTEND_LANES, TILE = ATTEND_TILE };
+enum { LANES = ATTEND_LANES, TILE = ATTEND_TILE, V = CPU_VEC };
 
 void attend_open(struct attend *a, float *q, int dk, int dv, float scale)
 {
@@ -21,10 +21,6 @@ void attend_query(struct attend *a, const float *query, int lo, int hi, float *o
     a->out[l] = out;
     memset(out, 0, (size_t)a->dv * sizeof *out);
 }
-
-/* Hot loops below run over 8 lanes, one AVX2 vector, with one array per sum: in this form both compilers
- * keep every sum in a register. */
-enum { V = 8 };
 
 /* s[j][l] := q[.][l] . k[j][.] for one key and 16 lanes: one running sum per (key, lane) */
 CPU_INLINE void score_1(const float *restrict q, const float *restrict k, int dk, float (*restrict s)[LANES])
@@ -97,20 +93,29 @@ CPU_CLONES static void attend_scores(const struct attend *a, const float *k, int
     for (; j < j1; j++) score_1(a->q, k + j * ldk, a->dk, s + j);
 }
 
-/* s[j] := weights of keys [j0, j1), 0 where a lane does not see the key; corr := factor of what was summed
- * before. lo, hi are relative to the tile. */
-CPU_CLONES static void attend_weights(struct attend *a, const int *restrict lo, const int *restrict hi, int j0, int j1,
-                               float (*restrict s)[LANES], float *restrict corr)
+/* s[j][l] := score of key j, -inf where lane l does not see it; top := running maximum. all 1: every lane
+ * sees every key. */
+CPU_INLINE void mask_scores(float scale, const int *restrict lo, const int *restrict hi, int j0, int j1, const int all,
+                            float (*restrict s)[LANES], float *restrict top)
 {
-    float top[LANES], base[LANES], sum[LANES] = {0};
-    for (int l = 0; l < LANES; l++) top[l] = a->max[l];
     for (int j = j0; j < j1; j++)
         for (int l = 0; l < LANES; l++) {
-            float x = s[j][l] * a->scale;
-            x = ((j >= lo[l]) & (j < hi[l])) ? x : -INFINITY;
+            float x = s[j][l] * scale;
+            if (!all) x = ((j >= lo[l]) & (j < hi[l])) ? x : -INFINITY;
             s[j][l] = x;
             top[l] = x > top[l] ? x : top[l];
         }
+}
+
+/* s[j] := weights of keys [j0, j1), 0 where a lane does not see the key; corr := factor of what was summed
+ * before. lo, hi are relative to the tile. */
+CPU_CLONES static void attend_weights(struct attend *a, const int *restrict lo, const int *restrict hi, int j0, int j1,
+                                      int all, float (*restrict s)[LANES], float *restrict corr)
+{
+    float top[LANES], base[LANES], sum[LANES] = {0};
+    for (int l = 0; l < LANES; l++) top[l] = a->max[l];
+    if (all) mask_scores(a->scale, lo, hi, j0, j1, 1, s, top);
+    else mask_scores(a->scale, lo, hi, j0, j1, 0, s, top);
     for (int l = 0; l < LANES; l++) {
         base[l] = top[l] == -INFINITY ? 0.0f : top[l]; /* nothing seen yet: all weights become 0 */
         corr[l] = cpu_exp_neg(a->max[l] - base[l]);
@@ -232,7 +237,9 @@ void attend_tile(struct attend *a, const float *k, int64_t ldk, const float *v, 
     if (j0 >= j1) return;
     if (a->n <= 8) memset(s, 0, sizeof s); /* narrow scores leave the other lanes alone */
     attend_scores(a, k, ldk, j0, j1, s);
-    attend_weights(a, lo, hi, j0, j1, s, corr);
+    int all = 1;
+    for (int l = 0; l < a->n; l++) all &= lo[l] == j0 && hi[l] == j1;
+    attend_weights(a, lo, hi, j0, j1, all, s, corr);
     for (int l = 0, pair; l < a->n; l += 1 + pair) {
         int c = 0;
         pair = l + 1 < a->n && lo[l] == lo[l + 1] && hi[l] == hi[l + 1];
@@ -246,8 +253,15 @@ void attend_tile(struct attend *a, const float *k, int64_t ldk, const float *v, 
     }
 }
 
+CPU_CLONES static void attend_divide(float *x, float by, int n)
+{
+    int i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++) x[i + l] /= by;
+    for (; i < n; i++) x[i] /= by;
+}
+
 void attend_close(struct attend *a)
 {
-    for (int l = 0; l < a->n; l++)
-        for (int c = 0; c < a->dv; c++) a->out[l][c] /= a->sum[l];
+    for (int l = 0; l < a->n; l++) attend_divide(a->out[l], a->sum[l], a->dv);
 }

@@ -4,7 +4,7 @@
  * code by the compiler, and gives the same bits in every instruction set and on every compiler, because
  * only +, -, *, /, sqrt, compares and selects are used and nothing is fused (-ffp-contract=off). So a row's
  * remainder (scalar) and its body (vector) agree too.
- * Accuracy (tests/t_glu.c): relative error <= 2.5e-7 over the whole range. cpu_exp rounds results below the
+ * Accuracy (tests/t_glu.c): relative error <= 2e-7 over the whole range. cpu_exp rounds results below the
  * normal range and overflows to inf; the others give 0 below 2^-126. NaN in gives NaN out.
  * Polynomials: weighted minimax fits, own coefficients. Local. */
 #ifndef PDFLASH_OPS_CPU_MATH_H
@@ -137,29 +137,38 @@ CPU_INLINE float cpu_situ1(float g, float u, float i1, float i2, float b)
     return b * (n1 * n2 * n3) / (d1 * d2 * (one + e));
 }
 
-/* the tree that ends every sum over a row: halves are folded onto each other */
-CPU_INLINE float cpu_sum16(const float a[CPU_LANES])
+/* Kernels loop over 8 lanes, one AVX2 vector, with one array per sum: in this form both compilers keep every
+ * sum in a register. */
+enum { CPU_VEC = 8 };
+
+/* the tree that ends every sum over a row, of lanes 0..7 and 8..15: halves are folded onto each other */
+CPU_INLINE float cpu_fold(const float a[CPU_VEC], const float b[CPU_VEC])
 {
-    float b[8], c[4];
-    for (int l = 0; l < 8; l++) b[l] = a[l] + a[l + 8];
-    for (int l = 0; l < 4; l++) c[l] = b[l] + b[l + 4];
+    float c[4];
+    for (int l = 0; l < 4; l++) c[l] = (a[l] + b[l]) + (a[l + 4] + b[l + 4]);
     return (c[0] + c[2]) + (c[1] + c[3]);
 }
 
 /* sum of x[i] * y[i], lane i mod 16; the remainder of a row meets zeros */
 CPU_INLINE float cpu_dot(const float *x, const float *y, int n)
 {
-    float acc[CPU_LANES] = {0};
+    float a[CPU_VEC] = {0}, b[CPU_VEC] = {0};
     int i = 0;
     for (; i + CPU_LANES <= n; i += CPU_LANES)
-        for (int l = 0; l < CPU_LANES; l++) acc[l] += x[i + l] * y[i + l];
+        for (int l = 0; l < CPU_VEC; l++) {
+            a[l] += x[i + l] * y[i + l];
+            b[l] += x[i + CPU_VEC + l] * y[i + CPU_VEC + l];
+        }
     if (i < n) {
-        float a[CPU_LANES] = {0}, b[CPU_LANES] = {0};
-        memcpy(a, x + i, (size_t)(n - i) * sizeof *a);
-        memcpy(b, y + i, (size_t)(n - i) * sizeof *b);
-        for (int l = 0; l < CPU_LANES; l++) acc[l] += a[l] * b[l];
+        float u[CPU_LANES] = {0}, v[CPU_LANES] = {0};
+        memcpy(u, x + i, (size_t)(n - i) * sizeof *u);
+        memcpy(v, y + i, (size_t)(n - i) * sizeof *v);
+        for (int l = 0; l < CPU_VEC; l++) {
+            a[l] += u[l] * v[l];
+            b[l] += u[CPU_VEC + l] * v[CPU_VEC + l];
+        }
     }
-    return cpu_sum16(acc);
+    return cpu_fold(a, b);
 }
 
 /* y[i] += a * x[i] */

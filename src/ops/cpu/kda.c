@@ -3,14 +3,11 @@
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/pages.h"
 
-/* Hot loops run over V lanes, one AVX2 vector, with one array per sum: in this form both compilers keep every
- * sum in a register. */
-enum { V = 8 };
+enum { V = CPU_VEC };
 
 /* ---- short convolution ------------------------------------------------------------------------ */
 
-/* 16 channels of all rows of a sequence. src[j]: row t - (kernel-1) + j at row t = 0; rows after the tail
- * continue in x. wt[kernel][16]. */
+/* 16 channels of n rows of a sequence: the tail's kernel - 1 rows come before x; wt[kernel][16] */
 CPU_CLONES static void kda_conv_lanes(const float *tail, int64_t ldt, const float *x, int64_t ldx, const float *wt,
                                       int kernel, int n, float *y, int64_t ldy)
 {

@@ -12,32 +12,43 @@ void cpu_mla_write(struct ops *o, const float *x, int64_t ldx, int width, const 
         pages_write(cache, seq[s].page_id, 0, width, seq[s].pos0, seq[s].n_rows, x + seq[s].row0 * ldx, ldx);
 }
 
-/* Lanes run over (row, head) in that order; 16 at a time walk the cache from its start. */
+/* Lanes run over (row, head) in that order; GROUPS * 16 of them at a time share the tiles of the cache. */
+enum { GROUPS = 4 };
+
+/* lanes [i0, n) of a sequence, at most GROUPS * 16 */
+static void absorbed_lanes(struct attend *a, const struct seq_rows *seq, int64_t i0, int64_t n, const float *q,
+                           int64_t ldq, const struct paged *cache, int rank, int width, float scale, int heads,
+                           float *z, int64_t ldz, float *tile, float *lanes)
+{
+    int groups = 0, end = 0;
+    for (int64_t i = i0; i < n && i < i0 + GROUPS * ATTEND_LANES; i++) {
+        int64_t h = i % heads, row = seq->row0 + i / heads;
+        if ((i - i0) % ATTEND_LANES == 0) {
+            attend_open(&a[groups], lanes + (int64_t)groups * width * ATTEND_LANES, width, rank, scale);
+            groups++;
+        }
+        end = seq->pos0 + (int)(i / heads) + 1;
+        attend_query(&a[groups - 1], q + row * ldq + h * width, 0, end, z + row * ldz + h * rank);
+    }
+    for (int p = 0; p < end; p += ATTEND_TILE) {
+        int nk = end - p < ATTEND_TILE ? end - p : ATTEND_TILE;
+        pages_read(cache, seq->page_id, 0, width, p, nk, tile);
+        for (int g = 0; g < groups; g++) attend_tile(&a[g], tile, width, tile, width, p, nk);
+    }
+    for (int g = 0; g < groups; g++) attend_close(&a[g]);
+}
+
 void cpu_mla_attend(struct ops *o, const float *q, int64_t ldq, const struct paged *cache, int rank, int rope,
                     float scale, int heads, const struct seq_rows *seq, int n_seq, float *z, int64_t ldz)
 {
     int width = rank + rope;
-    float *tile = cpu_scratch(o, (size_t)width * (ATTEND_TILE + ATTEND_LANES) * sizeof *tile);
-    float *lanes = tile + (size_t)width * ATTEND_TILE;
-    struct attend a;
+    float *tile = cpu_scratch(o, (size_t)width * (ATTEND_TILE + GROUPS * ATTEND_LANES) * sizeof *tile);
+    struct attend a[GROUPS];
     for (int s = 0; s < n_seq; s++) {
         int64_t n = (int64_t)seq[s].n_rows * heads;
-        for (int64_t i0 = 0; i0 < n; i0 += ATTEND_LANES) {
-            int end = 0;
-            attend_open(&a, lanes, width, rank, scale);
-            for (int64_t i = i0; i < n && i < i0 + ATTEND_LANES; i++) {
-                int64_t r = i / heads, h = i % heads;
-                end = seq[s].pos0 + (int)r + 1;
-                attend_query(&a, q + (seq[s].row0 + r) * ldq + h * width, 0, end,
-                             z + (seq[s].row0 + r) * ldz + h * rank);
-            }
-            for (int p = 0; p < end; p += ATTEND_TILE) {
-                int nk = end - p < ATTEND_TILE ? end - p : ATTEND_TILE;
-                pages_read(cache, seq[s].page_id, 0, width, p, nk, tile);
-                attend_tile(&a, tile, width, tile, width, p, nk);
-            }
-            attend_close(&a);
-        }
+        for (int64_t i = 0; i < n; i += GROUPS * ATTEND_LANES)
+            absorbed_lanes(a, &seq[s], i, n, q, ldq, cache, rank, width, scale, heads, z, ldz, tile,
+                           tile + (size_t)width * ATTEND_TILE);
     }
 }
 

@@ -60,29 +60,33 @@ void cpu_head_norm(struct ops *o, float *x, int64_t ldx, const float *w, float e
         }
 }
 
-/* sums of (s v)^2 and of s v * q, the lanes of cpu_dot; scaled 0: s is 1 */
+/* 16 elements: a, b += squares of s v; c, d += s v * q. scaled 0: s is 1 */
+CPU_INLINE void two_sums_16(float *a, float *b, float *c, float *d, const float *v, const float *q, const int scaled,
+                            float s)
+{
+    for (int l = 0; l < CPU_VEC; l++) {
+        float x = scaled ? v[l] * s : v[l], y = scaled ? v[CPU_VEC + l] * s : v[CPU_VEC + l];
+        a[l] += x * x;
+        b[l] += y * y;
+        c[l] += x * q[l];
+        d[l] += y * q[CPU_VEC + l];
+    }
+}
+
+/* sums of (s v)^2 and of s v * q, the lanes of cpu_dot */
 CPU_INLINE void two_sums(const float *v, const float *q, int n, const int scaled, float s, float *ss_p, float *vq_p)
 {
-    float a[CPU_LANES] = {0}, b[CPU_LANES] = {0};
+    float a[CPU_VEC] = {0}, b[CPU_VEC] = {0}, c[CPU_VEC] = {0}, d[CPU_VEC] = {0};
     int i = 0;
-    for (; i + CPU_LANES <= n; i += CPU_LANES)
-        for (int l = 0; l < CPU_LANES; l++) {
-            float x = scaled ? v[i + l] * s : v[i + l];
-            a[l] += x * x;
-            b[l] += x * q[i + l];
-        }
+    for (; i + CPU_LANES <= n; i += CPU_LANES) two_sums_16(a, b, c, d, v + i, q + i, scaled, s);
     if (i < n) {
         float x[CPU_LANES] = {0}, y[CPU_LANES] = {0};
         memcpy(x, v + i, (size_t)(n - i) * sizeof *x);
         memcpy(y, q + i, (size_t)(n - i) * sizeof *y);
-        for (int l = 0; l < CPU_LANES; l++) {
-            float u = scaled ? x[l] * s : x[l];
-            a[l] += u * u;
-            b[l] += u * y[l];
-        }
+        two_sums_16(a, b, c, d, x, y, scaled, s);
     }
-    *ss_p = cpu_sum16(a);
-    *vq_p = cpu_sum16(b);
+    *ss_p = cpu_fold(a, b);
+    *vq_p = cpu_fold(c, d);
 }
 
 /* (v . q) / sqrt(mean(v^2) + eps) */
@@ -103,16 +107,16 @@ CPU_CLONES static void norm_res_mix(float *restrict mix, const float *bank, int6
 {
     int i = 0;
     for (; i + CPU_LANES <= n; i += CPU_LANES) {
-        float lo[8] = {0}, hi[8] = {0};
+        float lo[CPU_VEC] = {0}, hi[CPU_VEC] = {0};
         for (int j = 0; j <= n_bank; j++) {
             const float *v = (j < n_bank ? bank + j * stride : prefix) + i;
-            for (int l = 0; l < 8; l++) {
+            for (int l = 0; l < CPU_VEC; l++) {
                 lo[l] += a[j] * v[l];
-                hi[l] += a[j] * v[8 + l];
+                hi[l] += a[j] * v[CPU_VEC + l];
             }
         }
         memcpy(mix + i, lo, sizeof lo);
-        memcpy(mix + i + 8, hi, sizeof hi);
+        memcpy(mix + i + CPU_VEC, hi, sizeof hi);
     }
     for (; i < n; i++) {
         float m = 0;

@@ -54,39 +54,41 @@ void cpu_route(struct ops *o, const float *logits, const float *bias, int n_expe
     }
 }
 
-/* largest value of a row; NaN when the row holds one */
-CPU_CLONES static float route_row_max(const float *x, int n)
+/* index of the first maximum of a row, -1 when it holds a NaN; each lane keeps its own first maximum */
+CPU_CLONES static int route_row_argmax(const float *x, int n)
 {
-    float m[CPU_LANES];
-    int bad[CPU_LANES] = {0}, any = 0, i = 0;
+    float m[CPU_LANES], top = -INFINITY;
+    int at[CPU_LANES] = {0}, bad[CPU_LANES] = {0}, best = 0, any = 0, i = 0;
     for (int l = 0; l < CPU_LANES; l++) m[l] = -INFINITY;
     for (; i + CPU_LANES <= n; i += CPU_LANES)
         for (int l = 0; l < CPU_LANES; l++) {
             float v = x[i + l];
+            at[l] = v > m[l] ? i : at[l];
             m[l] = v > m[l] ? v : m[l];
             bad[l] |= v != v;
         }
-    float top = -INFINITY;
-    for (; i < n; i++) {
-        top = x[i] > top ? x[i] : top;
-        any |= x[i] != x[i];
-    }
     for (int l = 0; l < CPU_LANES; l++) {
-        top = m[l] > top ? m[l] : top;
         any |= bad[l];
+        if (m[l] > top || (m[l] == top && at[l] + l < best)) {
+            top = m[l];
+            best = at[l] + l;
+        }
     }
-    return any ? NAN : top;
+    for (; i < n; i++) {
+        any |= x[i] != x[i];
+        if (x[i] > top) {
+            top = x[i];
+            best = i;
+        }
+    }
+    return any ? -1 : best;
 }
 
 void cpu_argmax(struct ops *o, const float *logits, int64_t ldx, int t, int n, float *val, int32_t *idx)
 {
     (void)o;
     for (int i = 0; i < t; i++) {
-        const float *x = logits + i * ldx;
-        float top = route_row_max(x, n);
-        int j = 0;
-        while (j < n && x[j] != top) j++;
-        idx[i] = j < n ? j : -1;
-        val[i] = j < n ? x[j] : NAN;
+        idx[i] = route_row_argmax(logits + i * ldx, n);
+        val[i] = idx[i] < 0 ? NAN : logits[i * ldx + idx[i]];
     }
 }
