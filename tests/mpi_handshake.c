@@ -218,7 +218,10 @@ END_TEST
 /* ---- geometry: several ranks changed in a way that every single field could be right ---------------------------- */
 
 static void same_dtype_everywhere(struct descriptor *d) { for (int r = 0; r < 16; r++) d[r].kv = KV_FP32; }
-static void five_heads(struct descriptor *d) { for (int r = 0; r < 16; r++) d[r].kda_heads = 13, d[r].kda_heads_per_rank = 3; }
+static void five_heads(struct descriptor *d)
+{
+    for (int r = 0; r < 16; r++) d[r].kda_heads = 13, d[r].kda_heads_per_rank = 3;
+}
 static void three_draft_heads(struct descriptor *d) { for (int r = 0; r < 16; r++) d[r].draft_heads = 3; }
 static void gap(struct descriptor *d) { for (int r = 4; r < 8; r++) d[r].layer_begin = 3, d[r].kda_layers = 0; }
 static void stages_swapped(struct descriptor *d)
@@ -249,11 +252,20 @@ START_TEST(geometry_that_does_not_add_up_is_refused)
         const char *field;
         void (*spoil)(struct descriptor *d);
     } bad[] = {
-        {"mla_row_bytes", same_dtype_everywhere}, {"kda_heads_per_rank x tp", five_heads}, {"draft_heads over tp", three_draft_heads},
-        {"layers", gap},                          {"layers", stages_swapped},              {"layers", empty_stage},
-        {"layers", last_layer_missing},           {"mla_layers, kda_layers", kinds_swapped}, {"window bounds", all_decode_small_window},
-        {"window bounds", slots_overflow},        {"state_convention", old_convention},    {"temporal_bytes", half_state},
-        {"pp", decode_pipeline},                  {"draft_kind", prefill_without_draft},
+        {"mla_row_bytes", same_dtype_everywhere},
+        {"kda_heads_per_rank x tp", five_heads},
+        {"draft_heads over tp", three_draft_heads},
+        {"layers", gap},
+        {"layers", stages_swapped},
+        {"layers", empty_stage},
+        {"layers", last_layer_missing},
+        {"mla_layers, kda_layers", kinds_swapped},
+        {"window bounds", all_decode_small_window},
+        {"window bounds", slots_overflow},
+        {"state_convention", old_convention},
+        {"temporal_bytes", half_state},
+        {"pp", decode_pipeline},
+        {"draft_kind", prefill_without_draft},
     };
     const struct topology t = {.prefill = {3, 4, 1}, .decode = {1, 4, 1}, .n_prefill = 12, .n_decode = 4, .n_ranks = 16};
     int ok = 1;

@@ -11,7 +11,7 @@ export PDFLASH=$PWD/$B/pdflash MPIRUN B
 mkdir -p "$TEST_TMP"
 trap 'rm -rf "$TEST_TMP"' EXIT
 if [ "${SANITIZE:-0}" = 1 ]; then
-    export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:allocator_may_return_null=1
+    export ASAN_OPTIONS=detect_leaks=1:fast_unwind_on_malloc=0:abort_on_error=0:allocator_may_return_null=1
     export LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0
     export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 fi

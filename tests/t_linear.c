@@ -353,6 +353,26 @@ START_TEST(inputs_round_to_nearest_even)
 }
 END_TEST
 
+START_TEST(no_result_is_minus_zero)
+{
+    /* every product is negative and too small for any number: fused sums end at -0 unless something is done */
+    struct ops o;
+    EACH_BACKEND(&o)
+        for (int leaf = 0; leaf <= 8; leaf += 4) {
+            uint16_t w[3 * 16];
+            float x[16], y[3];
+            struct mat m = {0};
+            for (int i = 0; i < 48; i++) w[i] = 0x0d00; /* 4e-31 */
+            for (int i = 0; i < 16; i++) x[i] = -0x1p-100f;
+            ck_assert_int_eq(o.mat_new(&o, &m, MAT_BF16, 3, 16, leaf, 0), ST_OK);
+            o.mat_put_bf16(&o, &m, 0, 3, w, 16);
+            o.linear(&o, &m, x, 16, 1, y, 3);
+            for (int i = 0; i < 3; i++) ck_assert(y[i] == 0 && !signbit(y[i]));
+            o.mat_free(&o, &m);
+        }
+}
+END_TEST
+
 START_TEST(after_prepare_nothing_is_allocated)
 {
     struct ops o;
@@ -433,6 +453,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, mxfp4_goldens);
     SUITE_TEST(tc, a_bad_row_spoils_only_itself);
     SUITE_TEST(tc, inputs_round_to_nearest_even);
+    SUITE_TEST(tc, no_result_is_minus_zero);
     SUITE_TEST(tc, after_prepare_nothing_is_allocated);
     SUITE_TEST(tc, refusals);
 }

@@ -359,11 +359,11 @@ START_TEST(pools_and_windows_of_a_rank)
     ck_assert_int_eq(memory_rank(&s.c, &s.d, &s.t, &s.o, 0, &m), ST_OK); /* stage 0: 2 MLA, 9 KDA layers */
     int64_t want = (int64_t)3 * 128 * 2 * 73728 + (int64_t)3 * 9 * (1572864 + 55296);
     ck_assert(m.pool_bytes >= want && m.pool_bytes < want + 4096);
-    ck_assert_int_eq(m.window_bytes, 32 * 64);
+    ck_assert_int_eq(m.window_bytes, 2 * 32 * 64); /* credits: slots x decode ranks */
     ck_assert_int_eq(memory_rank(&s.c, &s.d, &s.t, &s.o, 63, &m), ST_OK);
     want = (int64_t)4 * 141 * (1769472 + 196608) + (int64_t)4 * 14042880; /* 9000 tokens are 141 pages */
     ck_assert(m.pool_bytes >= want && m.pool_bytes < want + 4096);
-    want = 2 * (128 * (int64_t)(1769472 + 196608) + 14042880 + 64 + 32 * 64);
+    want = 2 * (128 * (int64_t)(1769472 + 196608) + 14042880 + 64 + 32 * COMP_N * 64);
     ck_assert(m.window_bytes >= want && m.window_bytes < want + 2 * 4096);
     ck_assert_int_eq(memory_rank(&s.c, &s.d, &s.t, &s.o, 64, &m), ST_E_RANGE);
     ck_assert_int_eq(memory_rank(&s.c, &s.d, &s.t, &s.o, -1, &m), ST_E_RANGE);

@@ -308,6 +308,28 @@ START_TEST(order_of_the_choice_does_not_matter)
 }
 END_TEST
 
+START_TEST(no_result_is_minus_zero)
+{
+    struct ops o;
+    EACH_BACKEND(&o)
+        for (int sign = 0; sign < 2; sign++) { /* weights of +-0 make leaves of +-0 of either sign */
+            struct layer l = layer_new(1);
+            const struct shape *s = l.s;
+            int n = s->t * s->latent;
+            struct rank k = rank_new(&o, &l, 0, s->experts, 0, s->inter);
+            float *y = malloc((size_t)(n * s->groups) * sizeof *y);
+            for (int i = 0; i < s->t * s->k; i++) l.w[i] = sign ? -0.0f : 0.0f;
+            for (int merge = 0; merge < 2; merge++) {
+                rank_run(&o, &k, &l, s->groups, merge, 0, s->t, y, n);
+                for (int i = 0; i < n; i++) ck_assert(y[i] == 0 && !signbit(y[i]));
+            }
+            free(y);
+            rank_free(&o, &k);
+            layer_free(&l);
+        }
+}
+END_TEST
+
 START_TEST(after_prepare_nothing_is_allocated)
 {
     struct ops o;
@@ -451,6 +473,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, leaves_are_added_in_the_tree);
     SUITE_TEST(tc, ranks_add_up_to_the_whole);
     SUITE_TEST(tc, order_of_the_choice_does_not_matter);
+    SUITE_TEST(tc, no_result_is_minus_zero);
     SUITE_TEST(tc, after_prepare_nothing_is_allocated);
     SUITE_TEST(tc, golden_layer);
 }

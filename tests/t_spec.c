@@ -111,7 +111,7 @@ static void set_rig(const struct rig_spec *p)
     struct spec *s = open_spec(&plain);
     struct spec_seq *q[SEQS];
     for (int i = 0; i < SEQS; i++) {
-        char path[32];
+        char path[64];
         snprintf(path, sizeof path, "/%s/prompt", names[i]);
         requests[i].prompt = rig_ids(f, path, &requests[i].n);
         q[i] = new_seq(i, PAST);

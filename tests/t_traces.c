@@ -31,7 +31,7 @@ static const struct {
 static const char *const tied = "test11";
 
 struct golden {
-    char name[16];
+    char name[32];
     int32_t *prompt, *plain, *out, *accept, *emitted, *drafts; /* drafts [steps][BLOCK - 1] */
     float *plain_gap, *min_gap;
     int n_prompt, n_plain, n_out, n_steps, max_new;
@@ -69,7 +69,7 @@ static float *read_reals(const struct h5 *f, const char *group, const char *name
 
 static void read_trace(const struct h5 *f, struct golden *g)
 {
-    char path[32];
+    char path[64];
     int64_t max_new = MAX_NEW;
     int n;
     snprintf(path, sizeof path, "/%s", g->name);

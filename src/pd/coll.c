@@ -9,7 +9,7 @@
 
 /* Up to this many gathered bytes everybody adds everything: one meeting instead of two, at the price of each rank
  * repeating the additions. Measured with 8 ranks on 2 cores, where a meeting costs eight context switches. */
-enum { GATHER_BYTES = 128 << 10, SLOT_MIN = 4096, SLICE = 16 };
+enum { GATHER_BYTES = 16 << 10, SLOT_MIN = 4096, SLICE = 16 };
 
 static const char *const path_none = "self";
 
@@ -67,8 +67,8 @@ static enum status coll_sum(void *ctx, struct ops *o, float *x, int64_t part_str
     struct coll *c = ctx;
     int64_t n = rows * cols, most = (int64_t)(c->slot_bytes / sizeof *x) / (n_parts > 0 ? n_parts : 1) / SLICE * SLICE;
     if (n_parts < 1 || n < 0 || most < 1 || (n_parts > 1 && part_stride < n))
-        return ERR(ST_E_INTERNAL, "sum of %d parts of %lld x %lld values, %lld from part to part: does not fit %zu bytes", n_parts,
-                   (long long)rows, (long long)cols, (long long)part_stride, c->slot_bytes);
+        return ERR(ST_E_INTERNAL, "sum of %d parts of %lld x %lld values, %lld from part to part: does not fit %zu bytes",
+                   n_parts, (long long)rows, (long long)cols, (long long)part_stride, c->slot_bytes);
     TRY(look_at(c, o));
     c->calls++;
     for (int64_t at = 0; at < n; at += most)
@@ -172,7 +172,8 @@ enum status coll_open(MPI_Comm comm, enum coll_kind kind, int64_t max_values, st
     MPI_Comm_rank(c->comm, &c->rank);
     MPI_Comm_size(c->comm, &c->size);
     if (max_values < 0 || max_values > INT32_MAX / 4) { /* counts of messages are int */
-        st = ERR(ST_E_INTERNAL, "collectives: %lld values per rank; 0 to %d are possible", (long long)max_values, INT32_MAX / 4);
+        st = ERR(ST_E_INTERNAL, "collectives: %lld values per rank; 0 to %d are possible", (long long)max_values,
+                 INT32_MAX / 4);
         goto fail;
     }
     c->slot_bytes = (size_t)max_values * sizeof(float) < SLOT_MIN ? SLOT_MIN : (size_t)max_values * sizeof(float);

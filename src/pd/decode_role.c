@@ -88,7 +88,7 @@ static enum status prefill_here(struct decoder *p, struct active *a, int32_t *fi
         int end = pos + chunk < n ? pos + chunk : n;
         if (end < n && chunk >= page && end - end % page > pos) end -= end % page;
         TRY(prefill_chunk(&p->e.stage, a->q.slot, pos, end - pos, ids + pos, end == n, &p->flow, first_p, NULL,
-                          p->r->logits && p->leader ? prompt_logits : NULL, p));
+                          p->r->logits ? prompt_logits : NULL, p));
         p->st->chunks++;
         pos = end;
     }

@@ -88,6 +88,8 @@ enum status engine_open(struct world *w, const struct run_config *r, struct engi
     e->stage.s = &e->state;
     e->stage.first = w->role.stage == 0;
     e->stage.last = w->role.stage == pp - 1;
+    e->stage.vocab = r->c->vocab;
+    e->stage.tp_rank = w->role.tp_rank;
     return ST_OK;
 fail:
     engine_close(e, r->o);

@@ -20,9 +20,11 @@ static const struct rule { /* fields that must be equal */
     int n; /* array length */
     enum scope scope;
     const char *remedy;
-} first_rules[] = { /* without these nothing else can be read */
+} first_rules[] = {
+    /* without these nothing else can be read */
     {"protocol version", offsetof(struct descriptor, version), U32, 1, EVERY_RANK, "start the same program on all ranks"},
-    {"descriptor size (bytes)", offsetof(struct descriptor, struct_bytes), U32, 1, EVERY_RANK, "start the same program on all ranks"},
+    {"descriptor size (bytes)", offsetof(struct descriptor, struct_bytes), U32, 1, EVERY_RANK,
+     "start the same program on all ranks"},
     {"byte order", offsetof(struct descriptor, endian), U32, 1, EVERY_RANK, "use hosts of one kind"},
 };
 
@@ -155,20 +157,25 @@ static uint64_t layers_held(const struct descriptor *d)
     return d->layer_end > d->layer_begin ? d->layer_end - d->layer_begin : 0;
 }
 
-static const struct formula {
+struct formula {
     const char *name;
     size_t at; /* of a U32 field */
     uint64_t (*want)(const struct descriptor *d, const struct rank_role *r, const struct group *g);
     const char *why;
-} places[] = {
+};
+
+static const struct formula places[] = {
     {"role", offsetof(struct descriptor, role), want_role, "prefill ranks come first"},
     {"pp", offsetof(struct descriptor, pp), want_pp, "the decode group has one stage, prefill that of --prefill"},
     {"tp", offsetof(struct descriptor, tp), want_tp, "the topology says so"},
     {"stage", offsetof(struct descriptor, stage), want_stage, "ranks are numbered stage by stage"},
     {"tp_rank", offsetof(struct descriptor, tp_rank), want_tp_rank, "ranks are numbered stage by stage"},
-}, formulas[] = {
+};
+
+static const struct formula formulas[] = {
     {"draft_heads_per_rank", offsetof(struct descriptor, draft_heads_per_rank), want_draft_heads, "max(1, heads / tp)"},
-    {"draft_first_head", offsetof(struct descriptor, draft_first_head), want_draft_first, "heads / tp, replicated when tp is larger"},
+    {"draft_first_head", offsetof(struct descriptor, draft_first_head), want_draft_first,
+     "heads / tp, replicated when tp is larger"},
     {"kda_heads_per_rank", offsetof(struct descriptor, kda_heads_per_rank), want_kda_heads, "heads / tp"},
     {"mla_row_bytes", offsetof(struct descriptor, mla_row_bytes), want_row_bytes, "width x bytes of the kv type"},
     {"temporal_bytes", offsetof(struct descriptor, temporal_bytes), want_temporal, "KDA state is FP32"},
@@ -216,8 +223,8 @@ static enum status differ(const struct rule *k, int element, const struct descri
     value_text((const char *)&d[a] + at, k->type, va);
     value_text((const char *)&d[b] + at, k->type, vb);
     snprintf(name, sizeof name, k->n > 1 ? "%s[%d]" : "%s", k->name, element);
-    return ERR(ST_E_HANDSHAKE, "%s: rank %d (%s) has %s, rank %d (%s) has %s; %s", name, a, who(&d[a], wa), va, b, who(&d[b], wb),
-               vb, k->remedy);
+    return ERR(ST_E_HANDSHAKE, "%s: rank %d (%s) has %s, rank %d (%s) has %s; %s", name, a, who(&d[a], wa), va, b,
+               who(&d[b], wb), vb, k->remedy);
 }
 
 static enum status check_equal(const struct rule *k, int n_rules, const struct descriptor *d, int n, int n_prefill)
@@ -252,8 +259,9 @@ static enum status check_formulas(const struct formula *f, int n_formulas, const
             memcpy(&have, (const char *)&d[r] + f->at, sizeof have);
             if (have == want) continue;
             int o = partner(t, r);
-            return ERR(ST_E_HANDSHAKE, "%s: rank %d (%s) has %u, what it shares with rank %d (%s) asks for %" PRIu64 " (%s)", f->name,
-                       r, who(&d[r], wa), have, o, who(&d[o], wb), want, f->why);
+            return ERR(ST_E_HANDSHAKE,
+                       "%s: rank %d (%s) has %u, what it shares with rank %d (%s) asks for %" PRIu64 " (%s)", f->name, r,
+                       who(&d[r], wa), have, o, who(&d[o], wb), want, f->why);
         }
     return ST_OK;
 }
@@ -269,11 +277,15 @@ static enum status check_heads(const struct descriptor *d, int n, const struct t
         int o = partner(t, r);
         uint32_t held = x->kda_heads_per_rank * x->tp;
         if (held != x->kda_heads)
-            return ERR(ST_E_HANDSHAKE, "kda_heads_per_rank x tp: rank %d (%s) has %u x %u = %u, rank %d (%s) has %u heads in all; tp must "
-                       "divide the heads", r, who(x, wa), x->kda_heads_per_rank, x->tp, held, o, who(&d[o], wb), d[o].kda_heads);
+            return ERR(ST_E_HANDSHAKE,
+                       "kda_heads_per_rank x tp: rank %d (%s) has %u x %u = %u, rank %d (%s) has %u heads in all; tp must "
+                       "divide the heads",
+                       r, who(x, wa), x->kda_heads_per_rank, x->tp, held, o, who(&d[o], wb), d[o].kda_heads);
         if (x->draft_kind && (x->draft_heads == 0 || (x->draft_heads % x->tp && x->tp % x->draft_heads)))
-            return ERR(ST_E_HANDSHAKE, "draft_heads over tp: rank %d (%s) has tp %u, rank %d (%s) has %u heads in all; one must divide "
-                       "the other", r, who(x, wa), x->tp, o, who(&d[o], wb), d[o].draft_heads);
+            return ERR(ST_E_HANDSHAKE,
+                       "draft_heads over tp: rank %d (%s) has tp %u, rank %d (%s) has %u heads in all; one must divide "
+                       "the other",
+                       r, who(x, wa), x->tp, o, who(&d[o], wb), d[o].draft_heads);
     }
     return ST_OK;
 }
@@ -281,8 +293,8 @@ static enum status check_heads(const struct descriptor *d, int n, const struct t
 static enum status bad_range(const struct descriptor *d, int a, int b, const char *must)
 {
     char wa[64], wb[64];
-    return ERR(ST_E_HANDSHAKE, "layers: rank %d (%s) has [%u, %u), rank %d (%s) has [%u, %u); %s", a, who(&d[a], wa), d[a].layer_begin,
-               d[a].layer_end, b, who(&d[b], wb), d[b].layer_begin, d[b].layer_end, must);
+    return ERR(ST_E_HANDSHAKE, "layers: rank %d (%s) has [%u, %u), rank %d (%s) has [%u, %u); %s", a, who(&d[a], wa),
+               d[a].layer_begin, d[a].layer_end, b, who(&d[b], wb), d[b].layer_begin, d[b].layer_end, must);
 }
 
 /* Stages follow one another and cover what the decode ranks hold, each with a layer at least; the ranks of a stage
@@ -300,9 +312,12 @@ static enum status check_stages(const struct descriptor *d, int n, const struct 
         if (r >= dec - tp && r < dec && d[r].layer_end != d[dec].layer_end)
             return bad_range(d, r, dec, "the stages together hold what a decode rank holds");
         if (layers_held(&d[r]) != want_layers(&d[r], NULL, NULL))
-            return ERR(ST_E_HANDSHAKE, "mla_layers + kda_layers: rank %d (%s) has %u MLA and %u KDA layers, rank %d (%s) expects the %" PRIu64
-                       " of [%u, %u)", r, who(&d[r], wa), d[r].mla_layers, d[r].kda_layers, before, who(&d[before], wb),
-                       layers_held(&d[r]), d[r].layer_begin, d[r].layer_end);
+            return ERR(
+                ST_E_HANDSHAKE,
+                "mla_layers + kda_layers: rank %d (%s) has %u MLA and %u KDA layers, rank %d (%s) expects the %" PRIu64
+                " of [%u, %u)",
+                r, who(&d[r], wa), d[r].mla_layers, d[r].kda_layers, before, who(&d[before], wb), layers_held(&d[r]),
+                d[r].layer_begin, d[r].layer_end);
     }
     return ST_OK;
 }
@@ -320,9 +335,10 @@ static enum status check_kinds(const struct descriptor *d, const struct topology
         }
         for (int r = dec; r < t->n_ranks; r++)
             if (mla != d[r].mla_layers || kda != d[r].kda_layers)
-                return ERR(ST_E_HANDSHAKE, "mla_layers, kda_layers: the stages from rank %d (%s) on have %u and %u in all, rank %d (%s) "
-                           "has %u and %u; give both groups the same --model", c, who(&d[c], wa), mla, kda, r, who(&d[r], wb),
-                           d[r].mla_layers, d[r].kda_layers);
+                return ERR(ST_E_HANDSHAKE,
+                           "mla_layers, kda_layers: the stages from rank %d (%s) on have %u and %u in all, rank %d (%s) "
+                           "has %u and %u; give both groups the same --model",
+                           c, who(&d[c], wa), mla, kda, r, who(&d[r], wb), d[r].mla_layers, d[r].kda_layers);
     }
     return ST_OK;
 }
@@ -334,16 +350,18 @@ static enum status check_windows(const struct descriptor *d, int n, const struct
         int o = partner(t, r);
         uint64_t need = 0;
         if (d[r].entries_hash == 0)
-            return ERR(ST_E_HANDSHAKE, "entries_hash: rank %d (%s) has 0, rank %d (%s) has %016" PRIx64 "; a layout is missing", r,
+            return ERR(ST_E_HANDSHAKE,
+                       "entries_hash: rank %d (%s) has 0, rank %d (%s) has %016" PRIx64 "; a layout is missing", r,
                        who(&d[r], wa), o, who(&d[o], wb), d[o].entries_hash);
         if (r < t->n_prefill) continue;
-        if (d[r].slot_bytes == 0 || __builtin_mul_overflow(d[r].slot_bytes, (uint64_t)d[o].n_slots, &need) || need > d[r].window_bytes)
+        if (d[r].slot_bytes == 0 || __builtin_mul_overflow(d[r].slot_bytes, (uint64_t)d[o].n_slots, &need) ||
+            need > d[r].window_bytes)
             return ERR(ST_E_HANDSHAKE, "window bounds: rank %d (%s) has a window of %" PRIu64 " bytes, %u slots of %" PRIu64
                        " bytes as rank %d (%s) counts them do not fit", r, who(&d[r], wa), d[r].window_bytes, d[o].n_slots,
                        d[r].slot_bytes, o, who(&d[o], wb));
         if (d[r].pages_per_slot == 0)
-            return ERR(ST_E_HANDSHAKE, "pages_per_slot: rank %d (%s) has 0, rank %d (%s) sends at least 1", r, who(&d[r], wa), o,
-                       who(&d[o], wb));
+            return ERR(ST_E_HANDSHAKE, "pages_per_slot: rank %d (%s) has 0, rank %d (%s) sends at least 1", r,
+                       who(&d[r], wa), o, who(&d[o], wb));
     }
     return ST_OK;
 }
@@ -382,8 +400,12 @@ static enum status greet(struct world *w, const struct descriptor *mine, struct 
     TRY(gather(w, &g[w->size], sizeof *g, g));
     for (int r = 0; r < w->size; r++) { /* enough of a descriptor to name the rank and compare the three fields */
         struct rank_role role = topology_role(&w->topo, r);
-        all[r] = (struct descriptor){.version = g[r].version, .struct_bytes = g[r].struct_bytes, .endian = g[r].endian,
-                                     .role = (uint32_t)role.role, .stage = (uint32_t)role.stage, .tp_rank = (uint32_t)role.tp_rank};
+        all[r] = (struct descriptor){.version = g[r].version,
+                                     .struct_bytes = g[r].struct_bytes,
+                                     .endian = g[r].endian,
+                                     .role = (uint32_t)role.role,
+                                     .stage = (uint32_t)role.stage,
+                                     .tp_rank = (uint32_t)role.tp_rank};
     }
     return EQUAL(first_rules, all, w->size, w->topo.n_prefill);
 }

@@ -12,7 +12,8 @@
 #include "pd/transfer_impl.h"
 #include "pd/wait.h"
 
-static const struct transport *const transports[] = {[TRANSPORT_RMA] = &transfer_rma, [TRANSPORT_SENDRECV] = &transfer_sendrecv};
+static const struct transport *const transports[] = {
+    [TRANSPORT_RMA] = &transfer_rma, [TRANSPORT_SENDRECV] = &transfer_sendrecv};
 
 /* ---- plans ------------------------------------------------------------------------------------------------- */
 
@@ -26,7 +27,8 @@ static enum status make_pair(const struct transfer *t, const struct layout *src,
         int64_t runs = 0;
         transfer_plan_bytes(&p->plan, (enum comp)c, t->max_pages, &runs);
         if (runs > INT32_MAX / 2 - p->max_runs)
-            return ERR(ST_E_CONFIG, "%s: %lld runs to one decode rank are too many; use head-major pages", comp_name[c], (long long)runs);
+            return ERR(ST_E_CONFIG, "%s: %lld runs to one decode rank are too many; use head-major pages", comp_name[c],
+                       (long long)runs);
         p->max_runs += (int)runs;
         p->expected += p->plan.has[c];
     }
@@ -41,7 +43,8 @@ static enum status source_peers(struct transfer *t)
     uint64_t planned = layout_hash(&want), has = t->source ? layout_hash(&t->source->layout) : 0;
     layout_free(&want);
     if (planned != has)
-        return ERR(ST_E_INTERNAL, "layout of the state (hash %016" PRIx64 ") is not the planned one (%016" PRIx64 ")", has, planned);
+        return ERR(ST_E_INTERNAL, "layout of the state (hash %016" PRIx64 ") is not the planned one (%016" PRIx64 ")", has,
+                   planned);
     for (int d = 0; d < t->n_peers; d++) {
         struct peer *p = &t->peer[d];
         p->rank = topology_decode_rank(&t->w->topo, d);
@@ -166,8 +169,10 @@ static enum status check_shm(const struct transfer *t, int64_t node_bytes)
     uint64_t have = (uint64_t)v.f_bavail * v.f_frsize;
     if ((uint64_t)node_bytes <= have) return ST_OK;
     return ERR(ST_E_CONFIG,
-               "windows of the %d ranks of this host need %" PRId64 " bytes in %s, %" PRIu64 " bytes are available; enlarge it, ask for "
-               "fewer staging slots or shorter prompts, or use --window create", t->w->node_size, node_bytes, dir, have);
+               "windows of the %d ranks of this host need %" PRId64 " bytes in %s, %" PRIu64
+               " bytes are available; enlarge it, ask for "
+               "fewer staging slots or shorter prompts, or use --window create",
+               t->w->node_size, node_bytes, dir, have);
 }
 
 static void find_osc(struct transfer *t)
@@ -182,8 +187,10 @@ static enum status check_options(const struct transfer *t)
     if (t->w->topo.single) return ERR(ST_E_INTERNAL, "transfer: a single group moves nothing");
     if (t->n_slots < 1) return ERR(ST_E_CONFIG, "staging slots: %d; at least 1 is needed", t->n_slots);
     if (t->opt.transport == TRANSPORT_RMA && t->opt.window == WINDOW_CREATE && strcmp(t->osc, "sm") == 0)
-        return ERR(ST_E_CONFIG, "--window create with the osc component forced to %s: it can only allocate; use --window allocate, or "
-                   "another component (mpirun --mca osc rdma)", t->osc);
+        return ERR(ST_E_CONFIG,
+                   "--window create with the osc component forced to %s: it can only allocate; use --window allocate, or "
+                   "another component (mpirun --mca osc rdma)",
+                   t->osc);
     return ST_OK;
 }
 
@@ -244,7 +251,10 @@ enum status transfer_open(struct world *w, const struct config *c, const struct 
     }
     if (w->rank == 0)
         log_info("transfer: %s, osc %s, %s windows, %d slots", t->via->name, t->osc,
-                 opt->transport != TRANSPORT_RMA ? "no" : opt->window == WINDOW_ALLOCATE ? "allocated" : "created", t->n_slots);
+                 opt->transport != TRANSPORT_RMA  ? "no"
+                 : opt->window == WINDOW_ALLOCATE ? "allocated"
+                                                  : "created",
+                 t->n_slots);
     *t_p = t;
     return ST_OK;
 }

@@ -64,9 +64,12 @@ static enum status check_quiet(const struct transfer *t, int slot)
     for (int i = 0; s->granted && i < t->n_expected; i++) {
         struct word_value v = seen(t, slot, &t->expected[i]);
         if (!is_last(v.state))
-            return ERR(ST_E_INTERNAL, "grant: slot %d generation %u of request %d: %s of rank %d is %s; a slot is only given away when every "
-                       "source is DONE or has failed", slot, s->generation, s->request, comp_name[t->expected[i].comp],
-                       t->peer[t->expected[i].peer].rank, v.state <= WORD_FREED ? word_state_name[v.state] : "unknown");
+            return ERR(
+                ST_E_INTERNAL,
+                "grant: slot %d generation %u of request %d: %s of rank %d is %s; a slot is only given away when every "
+                "source is DONE or has failed",
+                slot, s->generation, s->request, comp_name[t->expected[i].comp], t->peer[t->expected[i].peer].rank,
+                v.state <= WORD_FREED ? word_state_name[v.state] : "unknown");
     }
     return ST_OK;
 }
@@ -108,10 +111,11 @@ enum status transfer_grant(struct transfer *t, int slot, uint32_t generation, in
     TRY(t->via->sync(t));
     TRY(check_quiet(t, slot));
     if (generation <= s->generation || generation > WORD_GENERATION_MAX)
-        return ERR(ST_E_RANGE, "grant: slot %d: generation %u after %u; it must grow and stay below %d", slot, generation, s->generation,
-                   WORD_GENERATION_MAX + 1);
+        return ERR(ST_E_RANGE, "grant: slot %d: generation %u after %u; it must grow and stay below %d", slot, generation,
+                   s->generation, WORD_GENERATION_MAX + 1);
     if (n_pages < 1 || n_pages > t->max_pages)
-        return ERR(ST_E_RANGE, "grant: request %d: %d pages; a slot holds 1 to %d; the prompt is too long", request, n_pages, t->max_pages);
+        return ERR(ST_E_RANGE, "grant: request %d: %d pages; a slot holds 1 to %d; the prompt is too long", request,
+                   n_pages, t->max_pages);
     *s = (struct dest_slot){.granted = 1, .generation = generation, .request = request, .n_pages = n_pages, .want = s->want};
     for (int i = 0; i < t->n_expected; i++)
         s->want[i] = transfer_plan_bytes(&t->peer[t->expected[i].peer].plan, t->expected[i].comp, n_pages, NULL);
@@ -138,8 +142,10 @@ enum status transfer_ready(struct transfer *t, int slot, int *ready_p)
         if (v.state != WORD_DONE) continue;
         uint64_t bytes = line_of(t, slot, e)->bytes;
         if (bytes != (uint64_t)s->want[i] || v.comp != e->comp)
-            return ERR(ST_E_FAULT, "request %d slot %d: rank %d says %s is done with %" PRIu64 " bytes of %s, the plan has %" PRId64
-                       " bytes of %s", s->request, slot, t->peer[e->peer].rank, comp_name[e->comp], bytes,
+            return ERR(ST_E_FAULT,
+                       "request %d slot %d: rank %d says %s is done with %" PRIu64 " bytes of %s, the plan has %" PRId64
+                       " bytes of %s",
+                       s->request, slot, t->peer[e->peer].rank, comp_name[e->comp], bytes,
                        v.comp < COMP_N ? comp_name[v.comp] : "?", s->want[i], comp_name[e->comp]);
     }
     TRY(t->via->sync(t)); /* words seen: now the data */
@@ -158,9 +164,11 @@ static enum status check_sums(const struct transfer *t, int slot)
     for (int i = 0; i < t->n_expected; i++) {
         const struct expected *e = &t->expected[i];
         uint64_t have, want = line_of(t, slot, e)->checksum;
-        TRY(transfer_hash(t, &t->peer[e->peer], e->comp, SIDE_DEST, t->data + slot * t->slot_bytes, NULL, t->to[slot].n_pages, 0, &have));
+        TRY(transfer_hash(t, &t->peer[e->peer], e->comp, SIDE_DEST, t->data + slot * t->slot_bytes, NULL,
+                          t->to[slot].n_pages, 0, &have));
         if (have != want)
-            return ERR(ST_E_FAULT, "request %d slot %d: checksum of %s from rank %d is %016" PRIx64 ", the source sent %016" PRIx64,
+            return ERR(ST_E_FAULT,
+                       "request %d slot %d: checksum of %s from rank %d is %016" PRIx64 ", the source sent %016" PRIx64,
                        t->to[slot].request, slot, comp_name[e->comp], t->peer[e->peer].rank, have, want);
     }
     return ST_OK;
@@ -188,8 +196,13 @@ static enum status check_nan(const struct transfer *t, int slot, const struct la
     int bytes = e->comp == COMP_KDA ? 4 : kv_bytes(e->comp == COMP_DRAFT ? l->draft_kv : l->kv);
     int64_t at = find_nan(p, e->item_bytes / bytes, bytes);
     if (at < 0) return ST_OK;
-    return ERR(ST_E_FAULT, "request %d slot %d: %s layer %d %s, page %d: value %" PRId64 " of %" PRId64 " is a NaN: never written, or "
-               "computed so", t->to[slot].request, slot, comp_name[e->comp], e->layer, e->comp != COMP_DRAFT ? "" : e->kv ? "V" : "K",
+    return ERR(ST_E_FAULT,
+               "request %d slot %d: %s layer %d %s, page %d: value %" PRId64 " of %" PRId64 " is a NaN: never written, or "
+               "computed so",
+               t->to[slot].request, slot, comp_name[e->comp], e->layer,
+               e->comp != COMP_DRAFT ? ""
+               : e->kv               ? "V"
+                                     : "K",
                item, at, e->item_bytes / bytes);
 }
 
@@ -197,12 +210,16 @@ static enum status check_aux(const struct transfer *t, int slot, const struct la
 {
     const struct dest_slot *s = &t->to[slot];
     if (a->request != (uint64_t)s->request || a->generation != s->generation)
-        return ERR(ST_E_FAULT, "slot %d: aux says request %" PRIu64 " generation %u, the slot is granted to request %d generation %u", slot,
-                   a->request, a->generation, s->request, s->generation);
+        return ERR(ST_E_FAULT,
+                   "slot %d: aux says request %" PRIu64 " generation %u, the slot is granted to request %d generation %u",
+                   slot, a->request, a->generation, s->request, s->generation);
     if (a->state_position != a->prompt_tokens || a->prompt_tokens < 1 ||
-        (a->prompt_tokens - 1) / t->slot.spec.page + 1 != s->n_pages || a->draft_rows < 0 || a->draft_rows > a->prompt_tokens)
-        return ERR(ST_E_FAULT, "request %d slot %d: aux says %d prompt tokens, state after %d, %d draft rows, for %d pages of %d tokens",
-                   s->request, slot, a->prompt_tokens, a->state_position, a->draft_rows, s->n_pages, t->slot.spec.page);
+        (a->prompt_tokens - 1) / t->slot.spec.page + 1 != s->n_pages || a->draft_rows < 0 ||
+        a->draft_rows > a->prompt_tokens)
+        return ERR(
+            ST_E_FAULT,
+            "request %d slot %d: aux says %d prompt tokens, state after %d, %d draft rows, for %d pages of %d tokens",
+            s->request, slot, a->prompt_tokens, a->state_position, a->draft_rows, s->n_pages, t->slot.spec.page);
     return ST_OK;
 }
 
@@ -212,16 +229,16 @@ static enum status unpack_entry(struct transfer *t, int slot, const struct layou
 {
     int to = layout_find(&s->layout, e->comp, e->layer, e->kv);
     if (to < 0 || s->layout.entry[to].item_bytes != e->item_bytes || s->layout.entry[to].head0 != e->head0)
-        return ERR(ST_E_INTERNAL, "unpack: %s layer %d %d has %" PRId64 " bytes in the slot, %" PRId64 " in the pool", comp_name[e->comp],
-                   e->layer, e->kv, e->item_bytes, to < 0 ? 0 : s->layout.entry[to].item_bytes);
+        return ERR(ST_E_INTERNAL, "unpack: %s layer %d %d has %" PRId64 " bytes in the slot, %" PRId64 " in the pool",
+                   comp_name[e->comp], e->layer, e->kv, e->item_bytes, to < 0 ? 0 : s->layout.entry[to].item_bytes);
     int n = comp_paged(e->comp) ? t->to[slot].n_pages : 1;
     const int32_t *page = state_pages(s, state_slot);
     for (int i = 0; i < n; i++) {
         int64_t item = comp_paged(e->comp) ? page[i] : state_slot, at = layout_offset(&s->layout, to, item);
         const char *from = t->data + slot * t->slot_bytes + e->base + i * e->stride;
         if (at < 0)
-            return ERR(ST_E_RANGE, "unpack: request %d: %s layer %d page %d goes to item %" PRId64 "; the pool has %d", t->to[slot].request,
-                       comp_name[e->comp], e->layer, i, item, s->layout.entry[to].n_items);
+            return ERR(ST_E_RANGE, "unpack: request %d: %s layer %d page %d goes to item %" PRId64 "; the pool has %d",
+                       t->to[slot].request, comp_name[e->comp], e->layer, i, item, s->layout.entry[to].n_items);
         if (t->opt.verify) TRY(check_nan(t, slot, e, i, from));
         s->o->put(s->o, (void *)((uintptr_t)s->arena.p + (uintptr_t)at), from, (size_t)e->item_bytes);
     }
@@ -235,8 +252,8 @@ enum status transfer_unpack(struct transfer *t, int slot, struct state *s, int s
     struct layout_aux aux;
     if (!x->granted || !x->ready) return ERR(ST_E_INTERNAL, "unpack: slot %d is not ready", slot);
     if (state_slot < 0 || state_slot >= s->layout.spec.n_slots || x->n_pages > s->n_pages[state_slot])
-        return ERR(ST_E_RANGE, "unpack: request %d of %d pages into state slot %d of %d slots holding %d pages", x->request, x->n_pages,
-                   state_slot, s->layout.spec.n_slots,
+        return ERR(ST_E_RANGE, "unpack: request %d of %d pages into state slot %d of %d slots holding %d pages", x->request,
+                   x->n_pages, state_slot, s->layout.spec.n_slots,
                    state_slot < 0 || state_slot >= s->layout.spec.n_slots ? 0 : s->n_pages[state_slot]);
     memcpy(&aux, aux_of(t, slot), sizeof aux);
     TRY(check_aux(t, slot, &aux));
@@ -274,10 +291,12 @@ void transfer_dest_table(const struct transfer *t)
             const struct expected *e = &t->expected[i];
             struct word_value v = word_unpack(word_load(&line_of(t, slot, e)->word));
             if (v.generation == s->generation && v.state == WORD_DONE) continue;
-            log_error("request %d slot %d generation %u from rank %d stage %d: %s: %" PRId64 " bytes expected, seen word %s of generation %u, "
-                      "%u parts, %" PRIu64 " bytes", s->request, slot, s->generation, t->peer[e->peer].rank,
-                      t->peer[e->peer].plan.src_stage, comp_name[e->comp], s->want[i],
-                      v.state <= WORD_FREED ? word_state_name[v.state] : "?", v.generation, v.count, line_of(t, slot, e)->bytes);
+            log_error("request %d slot %d generation %u from rank %d stage %d: %s: %" PRId64
+                      " bytes expected, seen word %s of generation %u, "
+                      "%u parts, %" PRIu64 " bytes",
+                      s->request, slot, s->generation, t->peer[e->peer].rank, t->peer[e->peer].plan.src_stage,
+                      comp_name[e->comp], s->want[i], v.state <= WORD_FREED ? word_state_name[v.state] : "?", v.generation,
+                      v.count, line_of(t, slot, e)->bytes);
         }
     }
 }

@@ -36,15 +36,20 @@ static enum status make_win(struct transfer *t, struct window *w, int64_t bytes,
         int class = MPI_ERR_UNKNOWN;
         MPI_Error_class(rc, &class);
         if (t->opt.window == WINDOW_CREATE && class == MPI_ERR_WIN)
-            return ERR(ST_E_CONFIG, "MPI_Win_create of %s, %lld bytes: this MPI's one-sided component cannot take memory it did not allocate; "
-                       "use --window allocate or --transport sendrecv", name, (long long)bytes);
-        return mpi_check(rc, t->opt.window == WINDOW_CREATE ? "MPI_Win_create (use --window allocate or --transport sendrecv)"
-                                                            : "MPI_Win_allocate (use --window create or --transport sendrecv)");
+            return ERR(
+                ST_E_CONFIG,
+                "MPI_Win_create of %s, %lld bytes: this MPI's one-sided component cannot take memory it did not allocate; "
+                "use --window allocate or --transport sendrecv",
+                name, (long long)bytes);
+        return mpi_check(rc, t->opt.window == WINDOW_CREATE
+                                 ? "MPI_Win_create (use --window allocate or --transport sendrecv)"
+                                 : "MPI_Win_allocate (use --window create or --transport sendrecv)");
     }
     TRY(mpi_check(MPI_Win_set_errhandler(w->win, MPI_ERRORS_RETURN), "MPI_Win_set_errhandler"));
     TRY(mpi_check(MPI_Win_set_name(w->win, name), "MPI_Win_set_name"));
     if (bytes > 0) memset(base, 0, (size_t)bytes);
-    if (bytes > 0 && (uintptr_t)base % 8 != 0) return ERR(ST_E_INTERNAL, "%s: window at %p is not aligned to 8 bytes", name, base);
+    if (bytes > 0 && (uintptr_t)base % 8 != 0)
+        return ERR(ST_E_INTERNAL, "%s: window at %p is not aligned to 8 bytes", name, base);
     *base_p = base;
     return ST_OK;
 }
@@ -155,14 +160,15 @@ static enum status rma_put(struct transfer *t, int d, int64_t off, int64_t src, 
     int64_t done = 0, limit = t->n_slots * t->peer[d].layout.bytes;
     int puts = 0;
     if (off < 0 || bytes < 0 || off > limit || bytes > limit - off || src < 0 || src > t->source->layout.bytes - bytes)
-        return ERR(ST_E_RANGE, "put of %lld bytes from %lld to %lld of decode rank %d: outside of its window of %lld", (long long)bytes,
-                   (long long)src, (long long)off, d, (long long)limit);
+        return ERR(ST_E_RANGE, "put of %lld bytes from %lld to %lld of decode rank %d: outside of its window of %lld",
+                   (long long)bytes, (long long)src, (long long)off, d, (long long)limit);
     while (done < bytes) {
         int64_t n = bytes - done < t->piece_bytes ? bytes - done : t->piece_bytes;
         const void *p;
         if (m->puts[d] >= t->most_puts) TRY(rma_flush(t, d));
         TRY(host_address(t, src + done, &n, &p));
-        TRY(mpi_check(MPI_Put(p, (int)n, MPI_BYTE, t->peer[d].rank, (MPI_Aint)(off + done), (int)n, MPI_BYTE, m->data.win), "MPI_Put"));
+        TRY(mpi_check(MPI_Put(p, (int)n, MPI_BYTE, t->peer[d].rank, (MPI_Aint)(off + done), (int)n, MPI_BYTE, m->data.win),
+                      "MPI_Put"));
         m->puts[d]++;
         puts++;
         done += n;
@@ -172,11 +178,13 @@ static enum status rma_put(struct transfer *t, int d, int64_t off, int64_t src, 
     return ST_OK;
 }
 
-static enum status put_flushed(MPI_Win win, int rank, unsigned mask, const struct word_line *line, const int64_t *at, int fields)
+static enum status put_flushed(MPI_Win win, int rank, unsigned mask, const struct word_line *line, const int64_t *at,
+                               int fields)
 {
     for (int c = 0; c < COMP_N; c++) {
         if (!(mask >> c & 1)) continue;
-        int rc = fields ? MPI_Put((const char *)&line[c] + 8, LINE - 8, MPI_BYTE, rank, (MPI_Aint)(at[c] + 8), LINE - 8, MPI_BYTE, win)
+        int rc = fields ? MPI_Put((const char *)&line[c] + 8, LINE - 8, MPI_BYTE, rank, (MPI_Aint)(at[c] + 8), LINE - 8,
+                                  MPI_BYTE, win)
                         : MPI_Put(&line[c].word, 1, MPI_UINT64_T, rank, (MPI_Aint)at[c], 1, MPI_UINT64_T, win);
         TRY(mpi_check(rc, "MPI_Put"));
     }
@@ -207,5 +215,12 @@ static enum status rma_progress(struct transfer *t)
     return wait_progress();
 }
 
-const struct transport transfer_rma = {.name = "rma", .open = rma_open, .close = rma_close, .progress = rma_progress, .put = rma_put,
-                                       .flush = rma_flush, .words = rma_words, .credit = rma_credit, .sync = rma_sync};
+const struct transport transfer_rma = {.name = "rma",
+                                       .open = rma_open,
+                                       .close = rma_close,
+                                       .progress = rma_progress,
+                                       .put = rma_put,
+                                       .flush = rma_flush,
+                                       .words = rma_words,
+                                       .credit = rma_credit,
+                                       .sync = rma_sync};

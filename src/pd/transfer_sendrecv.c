@@ -51,7 +51,8 @@ static enum status send_data(struct transfer *t)
     int rank = t->peer[m->open_peer].rank, i = m->open;
     m->open = -1;
     m->sent[rank]++;
-    return mpi_check(MPI_Isend(data_buffer(m, i), (int)m->used, MPI_BYTE, rank, TAG, t->w->xfer, &m->data_req[i]), "MPI_Isend");
+    return mpi_check(MPI_Isend(data_buffer(m, i), (int)m->used, MPI_BYTE, rank, TAG, t->w->xfer, &m->data_req[i]),
+                     "MPI_Isend");
 }
 
 /* a data buffer with room for a record to peer d; none free: open stays -1 */
@@ -83,7 +84,8 @@ static enum status msg_put(struct transfer *t, int d, int64_t off, int64_t src, 
         if (m->open < 0) break;
         char *b = data_buffer(m, m->open);
         struct head h;
-        int64_t room = (int64_t)(DATA_BYTES - m->used - sizeof(struct record)), n = bytes - done < room ? bytes - done : room;
+        int64_t room = (int64_t)(DATA_BYTES - m->used - sizeof(struct record)),
+                n = bytes - done < room ? bytes - done : room;
         struct record r = {off + done, n};
         memcpy(b + m->used, &r, sizeof r);
         s->o->get(s->o, b + m->used + sizeof r, (const void *)((uintptr_t)s->arena.p + (uintptr_t)(src + done)), (size_t)n);
@@ -168,7 +170,8 @@ static enum status apply(struct transfer *t, int peer, const char *b, size_t n)
     memcpy(&h, b, sizeof h);
     if (h.kind == KIND_RUNS && !t->source) return apply_runs(t, rank, b, n, h.n);
     if (h.slot < 0 || h.slot >= t->n_slots || h.comp < 0 || h.comp >= COMP_N || n < SMALL_BYTES)
-        return ERR(ST_E_FAULT, "message of rank %d: kind %u, slot %d, component %d, %zu bytes", rank, h.kind, h.slot, h.comp, n);
+        return ERR(ST_E_FAULT, "message of rank %d: kind %u, slot %d, component %d, %zu bytes", rank, h.kind, h.slot,
+                   h.comp, n);
     if (h.kind == KIND_WORD && !t->source) {
         memcpy(t->words + words_at(t, h.slot, rank, (enum comp)h.comp), b + sizeof h, LINE);
         return ST_OK;
@@ -286,6 +289,12 @@ static void msg_close(struct transfer *t)
     t->impl = NULL;
 }
 
-const struct transport transfer_sendrecv = {.name = "sendrecv", .open = msg_open, .close = msg_close, .progress = msg_progress,
-                                            .put = msg_put, .flush = msg_flush, .words = msg_words, .credit = msg_credit,
+const struct transport transfer_sendrecv = {.name = "sendrecv",
+                                            .open = msg_open,
+                                            .close = msg_close,
+                                            .progress = msg_progress,
+                                            .put = msg_put,
+                                            .flush = msg_flush,
+                                            .words = msg_words,
+                                            .credit = msg_credit,
                                             .sync = msg_sync};

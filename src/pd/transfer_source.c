@@ -67,14 +67,15 @@ enum status transfer_begin(struct transfer *t, int slot, uint32_t generation, in
     TRY(find_slot(t, slot, "begin", &s));
     for (int d = 0; d < t->n_peers; d++)
         if (s->active && !s->out[d].done)
-            return ERR(ST_E_INTERNAL, "begin: slot %d generation %u: request %d is not yet sent to decode rank %d", slot, s->generation,
-                       s->request, d);
+            return ERR(ST_E_INTERNAL, "begin: slot %d generation %u: request %d is not yet sent to decode rank %d", slot,
+                       s->generation, s->request, d);
     if (generation <= s->generation || generation > WORD_GENERATION_MAX)
-        return ERR(ST_E_RANGE, "begin: slot %d: generation %u after %u; it must grow and stay below %d", slot, generation, s->generation,
-                   WORD_GENERATION_MAX + 1);
+        return ERR(ST_E_RANGE, "begin: slot %d: generation %u after %u; it must grow and stay below %d", slot, generation,
+                   s->generation, WORD_GENERATION_MAX + 1);
     if (state_slot < 0 || state_slot >= t->source->layout.spec.n_slots || n_pages < 1 || n_pages > t->max_pages ||
         n_pages > t->source->max_pages)
-        return ERR(ST_E_RANGE, "begin: request %d in state slot %d with %d pages; there are %d state slots and up to %d pages", request,
+        return ERR(ST_E_RANGE,
+                   "begin: request %d in state slot %d with %d pages; there are %d state slots and up to %d pages", request,
                    state_slot, n_pages, t->source->layout.spec.n_slots, t->max_pages);
     s->active = 1;
     s->final = s->failed = s->pages_queued = 0;
@@ -122,7 +123,8 @@ static enum status add_items(struct transfer *t, struct source_slot *s, int page
             x.comp = copy->comp;
             if (comp_paged(copy->comp) != paged) continue;
             for (int i = i0; i < i1; i++)
-                TRY(transfer_plan_runs(&p->plan, copy, &t->source->layout, &p->layout, paged ? page[i] : s->state_slot, i, add_run, &x));
+                TRY(transfer_plan_runs(&p->plan, copy, &t->source->layout, &p->layout, paged ? page[i] : s->state_slot, i,
+                                       add_run, &x));
         }
     }
     return ST_OK;
@@ -154,8 +156,8 @@ enum status transfer_pages(struct transfer *t, int slot, int p0, int p1)
     struct source_slot *s;
     TRY(find_active(t, slot, "pages", &s));
     if (p0 != s->pages_queued || p1 < p0 || p1 > s->n_pages)
-        return ERR(ST_E_RANGE, "pages: [%d, %d) of request %d after [0, %d) of %d; every page once and in order", p0, p1, s->request,
-                   s->pages_queued, s->n_pages);
+        return ERR(ST_E_RANGE, "pages: [%d, %d) of request %d after [0, %d) of %d; every page once and in order", p0, p1,
+                   s->request, s->pages_queued, s->n_pages);
     TRY(add_or_nothing(t, s, 1, p0, p1));
     s->pages_queued = p1;
     return ST_OK;
@@ -170,7 +172,8 @@ static enum status store_aux(struct transfer *t, const struct source_slot *s, co
         return ERR(ST_E_INTERNAL, "final: request %d: aux record %s, place for it %s", s->request, aux ? "given" : "missing",
                    at ? "exists" : "missing");
     if (aux->request != (uint64_t)s->request || aux->generation != s->generation)
-        return ERR(ST_E_INTERNAL, "final: aux says request %" PRIu64 " generation %u, the slot has request %d generation %u", aux->request,
+        return ERR(ST_E_INTERNAL,
+                   "final: aux says request %" PRIu64 " generation %u, the slot has request %d generation %u", aux->request,
                    aux->generation, s->request, s->generation);
     t->source->o->put(t->source->o, at, aux, sizeof *aux);
     return ST_OK;
@@ -186,8 +189,9 @@ enum status transfer_final(struct transfer *t, int slot, const struct layout_aux
     TRY(add_or_nothing(t, s, 0, 0, 1));
     for (int d = 0; d < t->n_peers && t->opt.verify; d++)
         for (int c = 0; c < COMP_N; c++)
-            TRY(transfer_hash(t, &t->peer[d], (enum comp)c, SIDE_SOURCE, t->source->arena.p, state_pages(t->source, s->state_slot),
-                              s->n_pages, s->state_slot, &s->out[d].line[c].checksum));
+            TRY(transfer_hash(t, &t->peer[d], (enum comp)c, SIDE_SOURCE, t->source->arena.p,
+                              state_pages(t->source, s->state_slot), s->n_pages, s->state_slot,
+                              &s->out[d].line[c].checksum));
     s->final = 1;
     return ST_OK;
 }
@@ -321,9 +325,13 @@ void transfer_source_table(const struct transfer *t)
             const struct out *o = &s->out[d];
             if (o->done) continue;
             struct word_value v = word_unpack(word_load(t->credit + credit_at(t, d, slot)));
-            log_error("request %d slot %d generation %u to decode rank %d: %d of %d pages queued, %s, %d runs wait, %d puts unsettled, "
-                      "credit %s of generation %u", s->request, slot, s->generation, t->peer[d].rank, s->pages_queued, s->n_pages,
-                      s->failed ? "failed" : s->final ? "final" : "not final", o->n - o->issued, o->unsettled,
-                      v.state <= WORD_FREED ? word_state_name[v.state] : "?", v.generation);
+            log_error(
+                "request %d slot %d generation %u to decode rank %d: %d of %d pages queued, %s, %d runs wait, %d puts unsettled, "
+                "credit %s of generation %u",
+                s->request, slot, s->generation, t->peer[d].rank, s->pages_queued, s->n_pages,
+                s->failed  ? "failed"
+                : s->final ? "final"
+                           : "not final",
+                o->n - o->issued, o->unsettled, v.state <= WORD_FREED ? word_state_name[v.state] : "?", v.generation);
         }
 }

@@ -33,8 +33,9 @@ enum status wait_feed(double since)
     double waited = MPI_Wtime() - since;
     if (limit.seconds <= 0 || waited <= limit.seconds) return ST_OK;
     if (limit.report) limit.report(limit.ctx);
-    return ERR(ST_E_WATCHDOG, "no progress for %.1f s; the limit is %.1f s (--watchdog); see the table above for what is missing",
-               waited, limit.seconds);
+    return ERR(ST_E_WATCHDOG,
+               "no progress for %.1f s; the limit is %.1f s (--watchdog); see the table above for what is missing", waited,
+               limit.seconds);
 }
 
 /* A receive that never matches. Testing it runs MPI's whole progress engine, where a probe may look at messages only:

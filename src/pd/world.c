@@ -61,7 +61,8 @@ static enum status make_split(MPI_Comm from, int color, int key, const char *nam
 
 static enum status make_node(struct world *w)
 {
-    TRY(mpi_check(MPI_Comm_split_type(w->all, MPI_COMM_TYPE_SHARED, w->rank, MPI_INFO_NULL, &w->node), "MPI_Comm_split_type"));
+    TRY(mpi_check(MPI_Comm_split_type(w->all, MPI_COMM_TYPE_SHARED, w->rank, MPI_INFO_NULL, &w->node),
+                  "MPI_Comm_split_type"));
     TRY(mpi_check(MPI_Comm_set_errhandler(w->node, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"));
     TRY(mpi_check(MPI_Comm_set_name(w->node, "pdflash node"), "MPI_Comm_set_name"));
     TRY(mpi_check(MPI_Comm_rank(w->node, &w->node_rank), "MPI_Comm_rank"));
@@ -133,8 +134,8 @@ enum status world_split(struct world *w, const struct topology *t)
     if (w->size != t->n_ranks) {
         char text[96];
         topology_text(t, text, sizeof text);
-        return ERR(ST_E_LAUNCH, "topology %s needs %d ranks, MPI started %d; use `mpirun -n %d pdflash ...`", text, t->n_ranks,
-                   w->size, t->n_ranks);
+        return ERR(ST_E_LAUNCH, "topology %s needs %d ranks, MPI started %d; use `mpirun -n %d pdflash ...`", text,
+                   t->n_ranks, w->size, t->n_ranks);
     }
     w->topo = *t;
     w->role = topology_role(t, w->rank);
@@ -170,8 +171,9 @@ enum status world_check_equal(struct world *w, uint64_t hash, const char *what, 
     if (st != ST_OK) return st; /* all stays: MPI may still write to it */
     for (int i = 1; i < w->size && st == ST_OK; i++)
         if (all[i] != all[0])
-            st = ERR(st_if_not, "%s differs: rank 0 has %016" PRIx64 ", rank %d has %016" PRIx64 "; give every rank the same",
-                     what, all[0], i, all[i]);
+            st = ERR(st_if_not,
+                     "%s differs: rank 0 has %016" PRIx64 ", rank %d has %016" PRIx64 "; give every rank the same", what,
+                     all[0], i, all[i]);
     mem_free(all);
     return st;
 }

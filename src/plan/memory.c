@@ -179,7 +179,7 @@ static enum status prefill_memory(const struct config *c, const struct draft_con
     layout_free(&l);
     m->weight_bytes = memory_weight_bytes(c, d, layers, &t->prefill, r.first_stage, r.last_stage, r.last_stage);
     if (d && !r.last_stage) m->weight_bytes += fc_bytes(d, taps_of(c, d, layers));
-    m->window_bytes = mul(t->n_decode, WORD_LINE); /* credits */
+    m->window_bytes = mul(t->n_decode, o->staging_slots * WORD_LINE); /* credits: a word per decode rank and slot */
     return ST_OK;
 }
 
@@ -202,7 +202,7 @@ enum status memory_rank(const struct config *c, const struct draft_config *d, co
     m.weight_bytes = memory_weight_bytes(c, d, (struct range){0, c->n_layers}, &t->decode, 1, 1, 2);
     if (!t->single) {
         TRY(memory_slot_layout(c, d, t, o, r.tp_rank, &l));
-        m.window_bytes = o->staging_slots * (l.bytes + mul(t->n_prefill, WORD_LINE)); /* data, words */
+        m.window_bytes = o->staging_slots * (l.bytes + mul(t->n_prefill, COMP_N * WORD_LINE)); /* data; a word per source and component */
         layout_free(&l);
     }
     *m_p = m;

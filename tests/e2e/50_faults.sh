@@ -28,7 +28,7 @@ expect 0 "resume of a complete run does nothing" "6 of 6" $MPIRUN -n 4 "$PDFLASH
 
 # a signal: finish what runs, exit 75, resume to the end
 rm -f "$W/usr1.h5" "$W/usr1.h5.jsonl"
-timeout 120 $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/usr1.h5" --concurrency 1 --slots 1 >"$W/usr1.log" 2>&1 &
+$MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/usr1.h5" --watchdog 60 --concurrency 1 --slots 1 >"$W/usr1.log" 2>&1 &
 mpi=$!
 for _ in $(seq 200); do grep -q "run pd-" "$W/usr1.log" && break; sleep 0.05; done
 sleep 0.3
