@@ -4,15 +4,16 @@
  * packed weights against a measured read; both limits in the same run. Times are CPU seconds, the best of
  * several, because the machine may be shared. Small matrices stay in cache, the large ones do not.
  * PDFLASH_ISA picks the instruction set (default: the best). */
-#include "suite.h"
-
 #include <immintrin.h>
 #include <stdio.h>
 #include <time.h>
 
 #include "weights.h"
 
-const char *const suite_name = "bench_linear";
+static void need(enum status st)
+{
+    if (st != ST_OK) exit(err_exit_code(st)); /* the message is out */
+}
 
 static double now(void)
 {
@@ -92,7 +93,7 @@ static void one(struct ops *o, enum mat_kind kind, int n, int k, int leaf, int t
     struct weights w = weights_new(kind, n < 4096 ? n : 4096, k, 1);
     struct mat m = {0};
     float *x = weights_inputs(2, (int64_t)t * k), *y = malloc((size_t)t * (size_t)n * sizeof *y);
-    ck_assert_int_eq(o->mat_new(o, &m, kind, n, k, leaf, 0), ST_OK);
+    need(o->mat_new(o, &m, kind, n, k, leaf, 0));
     for (int r = 0; r < n; r += w.n)
         if (kind == MAT_BF16) o->mat_put_bf16(o, &m, r, n - r < w.n ? n - r : w.n, w.bf16, k);
         else o->mat_put_mxfp4(o, &m, r, n - r < w.n ? n - r : w.n, w.packed, k / 2, w.scale, k / 32);
@@ -119,13 +120,14 @@ static void experts(struct ops *o, int n_experts, int latent, int cols, int grou
     float *y = malloc((size_t)t * (size_t)latent * sizeof *y);
     int32_t *idx = malloc((size_t)t * (size_t)k * sizeof *idx);
     for (int e = 0; e < n_experts; e++) {
-        ck_assert_int_eq(weights_mat(o, &up[e], &u, 0, 2 * cols, 0, latent, 0, 0), ST_OK);
-        ck_assert_int_eq(weights_mat(o, &down[e], &d, 0, latent, 0, cols, 0, 0), ST_OK);
+        need(weights_mat(o, &up[e], &u, 0, 2 * cols, 0, latent, 0, 0));
+        need(weights_mat(o, &down[e], &d, 0, latent, 0, cols, 0, 0));
     }
     for (int r = 0; r < t; r++)
         for (int j = 0, left = k, e = 0; left > 0; e++)
-            if (rng_u64(1, (uint64_t)r, (uint64_t)e) % (uint64_t)(n_experts - e) < (uint64_t)left) idx[r * k + j++] = e, left--;
-    ck_assert_int_eq(o->prepare(o, t), ST_OK);
+            if (rng_u64(1, (uint64_t)r, (uint64_t)e) % (uint64_t)(n_experts - e) < (uint64_t)left)
+                idx[r * k + j++] = e, left--;
+    need(o->prepare(o, t));
     double flop = 2.0 * 3 * latent * cols * k * t, s;
     BEST_OF(12, &s,
             o->moe(o, up, down, 0, n_experts, n_experts, z, latent, cols, groups, 1, idx, w, k, 4, 25, t, y, 0));
@@ -144,7 +146,7 @@ static void all(enum ops_act act)
 {
     static const int rows[] = {1, 2, 4, 8, 16, 40, 128, 512};
     struct ops o;
-    ck_assert_int_eq(ops_cpu_open(act, NULL, &o), ST_OK);
+    need(ops_cpu_open(act, NULL, &o));
     peak = strcmp(o.isa, "scalar") ? fma_peak(o.isa) : fma_peak("avx2");
     copy = copy_speed();
     printf("isa %s act %s: multiply-add peak %.1f GFLOP/s, copy %.1f GB/s\n", o.isa, act == ACT_FP32 ? "fp32" : "bf16", peak,
@@ -164,26 +166,9 @@ static void all(enum ops_act act)
     o.close(&o);
 }
 
-START_TEST(act_fp32)
-{
-    all(ACT_FP32);
-}
-END_TEST
-
-START_TEST(act_bf16)
-{
-    all(ACT_BF16);
-}
-END_TEST
-
-void suite_fill(Suite *s)
-{
-    TCase *tc = SUITE_CASE(s, "bench", 900);
-    SUITE_TEST(tc, act_fp32);
-    SUITE_TEST(tc, act_bf16);
-}
-
 int main(void)
 {
-    return suite_main_serial();
+    all(ACT_FP32);
+    all(ACT_BF16);
+    return 0;
 }

@@ -4,9 +4,9 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "backends.h"
 #include "base/buf.h"
 #include "data/h5.h"
-#include "weights.h"
 
 const char *const suite_name = "linear";
 
@@ -83,7 +83,8 @@ START_TEST(rows_do_not_depend_on_their_company)
             float *one = malloc((size_t)MOST * (size_t)s->n * sizeof *one);
             for (int r = 0; r < MOST; r++) o.linear(&o, &m, x + r * ldx, ldx, 1, one + r * s->n, s->n);
             for (int t = 1; t <= 41; t++) {
-                int many = t == 41 ? MOST : t, r0 = (int)(rng_u64(5, (uint64_t)i, (uint64_t)t) % (uint64_t)(MOST + 1 - many));
+                int many = t == 41 ? MOST : t, r0;
+                r0 = (int)(rng_u64(5, (uint64_t)i, (uint64_t)t) % (uint64_t)(MOST + 1 - many));
                 float *y = run(&o, &m, x + r0 * ldx, ldx, many);
                 expect_same(y, one + r0 * s->n, (int64_t)many * s->n, &o, "rows of one call", i * 1000 + t);
                 free(y);
@@ -326,8 +327,10 @@ END_TEST
 START_TEST(inputs_round_to_nearest_even)
 {
     /* as bits: ties, just above, just below, overflow to infinity, smallest, negative */
-    static const uint32_t in[] = {0x3f808000, 0x3f818000, 0x3f808001, 0x3f807fff, 0xbf818000, 0x7f7fffff, 0x00800000, 0x40490fdb};
-    static const uint32_t want[] = {0x3f800000, 0x3f820000, 0x3f810000, 0x3f800000, 0xbf820000, 0x7f800000, 0x00800000, 0x40490000};
+    static const uint32_t in[] = {0x3f808000, 0x3f818000, 0x3f808001, 0x3f807fff, 0xbf818000,
+                                  0x7f7fffff, 0x00800000, 0x40490fdb};
+    static const uint32_t want[] = {0x3f800000, 0x3f820000, 0x3f810000, 0x3f800000, 0xbf820000,
+                                    0x7f800000, 0x00800000, 0x40490000};
     struct ops o;
     EACH_BACKEND(&o) {
         if (o.act != ACT_BF16) continue;

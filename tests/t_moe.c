@@ -4,10 +4,10 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "backends.h"
 #include "base/buf.h"
 #include "ckpt/safetensors.h"
 #include "data/h5.h"
-#include "weights.h"
 
 const char *const suite_name = "moe";
 
@@ -214,7 +214,8 @@ START_TEST(leaves_are_added_in_the_tree)
             struct layer l = layer_new(i);
             const struct shape *s = l.s;
             int64_t part = (int64_t)s->t * s->latent;
-            float *leaf = malloc((size_t)(part * s->experts * s->groups) * sizeof *leaf), *y = malloc((size_t)part * sizeof *y);
+            float *leaf = malloc((size_t)(part * s->experts * s->groups) * sizeof *leaf);
+            float *y = malloc((size_t)part * sizeof *y);
             int cols = s->inter / s->groups;
             for (int e = 0; e < s->experts; e++) /* a rank of one expert and one group gives one leaf */
                 for (int g = 0; g < s->groups; g++) {
@@ -373,7 +374,8 @@ static struct mat dense(struct ops *o, const struct safetensors *s, const char *
     return m;
 }
 
-static void expert(struct ops *o, const struct safetensors *s, int e, const char *name, struct mat *m, int row0, int n, int k)
+static void expert(struct ops *o, const struct safetensors *s, int e, const char *name, struct mat *m, int row0, int n,
+                   int k)
 {
     char packed[96], scale[96];
     snprintf(packed, sizeof packed, "experts.%d.%s.weight_packed", e, name);
@@ -390,7 +392,8 @@ static void expect_near(const struct ops *o, const char *what, const float *is, 
         size += pow((double)want[i], 2);
     }
     double rel = sqrt(err / size), bound = o->act == ACT_BF16 ? 2e-2 : 2e-6;
-    if (!(rel <= bound)) ck_abort_msg("%s act %d: %s is off by %.3g rms, allowed %.3g", o->isa, (int)o->act, what, rel, bound);
+    if (!(rel <= bound))
+        ck_abort_msg("%s act %d: %s is off by %.3g rms, allowed %.3g", o->isa, (int)o->act, what, rel, bound);
 }
 
 static void golden(struct ops *o, const struct safetensors *s, const float *x, const float *want_sum, const float *want_out)

@@ -289,7 +289,8 @@ static enum status check_running(const struct spec *s, const struct spec_seq *q)
     if (q->slot < 0 || q->slot >= st->layout.spec.n_slots || !st->slot_used[q->slot])
         return ERR(ST_E_INTERNAL, "spec: request %d holds no state: slot %d", q->request, q->slot);
     if (q->pos + s->opt.block > st->n_pages[q->slot] * st->layout.spec.page)
-        return ERR(ST_E_INTERNAL, "spec: request %d writes rows [%d, %d) but holds %d pages of %d; admit prompt + max_new + block",
+        return ERR(ST_E_INTERNAL,
+                   "spec: request %d writes rows [%d, %d) but holds %d pages of %d; admit prompt + max_new + block",
                    q->request, q->pos, q->pos + s->opt.block, st->n_pages[q->slot], st->layout.spec.page);
     return ST_OK;
 }

@@ -137,8 +137,8 @@ size_t cpu_moe_scratch(const struct cpu_impl *im, int rows);
 /* ---- linear_<isa>.c -------------------------------------------------------------------------- */
 extern const struct cpu_kernels cpu_kernels_scalar, cpu_kernels_avx2, cpu_kernels_avx512, cpu_kernels_avx512bf16,
     cpu_kernels_amx;
-/* cpu_fp4_block - one block, any scale: the plain form of fp4, which kernels call for scales so near the ends
- * of the range that adding to the exponent would not do. -0 becomes +0 (no sum can tell). */
+/* cpu_fp4_block - one block, any scale: the plain form of fp4, which kernels call for scales above 1 (never
+ * seen in weights) or at the end of the range. -0 becomes +0 (no sum can tell). */
 void cpu_fp4_block(const uint8_t *packed, const uint8_t *scale, uint16_t *w);
 /* kernels of avx512 that its successors share */
 int cpu_avx512_np(int mr);

@@ -29,20 +29,34 @@ KERNEL_INLINE void kernel_fold(float *restrict to, const float *restrict from, i
         for (int j = 0; j < 16; j++) to[i + j] += from[i + j];
 }
 
-KERNEL_INLINE void kernel_round(const float *x, float *y, int64_t n)
+/* cpu_f32_to_bf16 without a branch, in the upper half of the result */
+KERNEL_INLINE uint32_t kernel_bf16_bits(float x)
 {
-    int64_t i = 0;
-    for (; i + 16 <= n; i += 16)
-        for (int j = 0; j < 16; j++) y[i + j] = cpu_bf16_to_f32(cpu_f32_to_bf16(x[i + j]));
-    for (; i < n; i++) y[i] = cpu_bf16_to_f32(cpu_f32_to_bf16(x[i]));
+    union { float f; uint32_t u; } v = {.f = x};
+    uint32_t nearest = v.u + 0x7fffu + ((v.u >> 16) & 1u), quiet = v.u | 0x400000u;
+    return ((v.u & 0x7fffffffu) > 0x7f800000u ? quiet : nearest) & 0xffff0000u;
 }
 
-KERNEL_INLINE void kernel_pack(const float *x, uint16_t *y, int64_t n)
+KERNEL_INLINE float kernel_bf16_value(float x)
+{
+    union { uint32_t u; float f; } v = {.u = kernel_bf16_bits(x)};
+    return v.f;
+}
+
+KERNEL_INLINE void kernel_round(const float *restrict x, float *restrict y, int64_t n)
 {
     int64_t i = 0;
     for (; i + 16 <= n; i += 16)
-        for (int j = 0; j < 16; j++) y[i + j] = cpu_f32_to_bf16(x[i + j]);
-    for (; i < n; i++) y[i] = cpu_f32_to_bf16(x[i]);
+        for (int j = 0; j < 16; j++) y[i + j] = kernel_bf16_value(x[i + j]);
+    for (; i < n; i++) y[i] = kernel_bf16_value(x[i]);
+}
+
+KERNEL_INLINE void kernel_pack(const float *restrict x, uint16_t *restrict y, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int j = 0; j < 16; j++) y[i + j] = (uint16_t)(kernel_bf16_bits(x[i + j]) >> 16);
+    for (; i < n; i++) y[i] = (uint16_t)(kernel_bf16_bits(x[i]) >> 16);
 }
 
 /* DO(i) for i < n; n a constant, at most 4 or 8 */

@@ -87,6 +87,6 @@ KERNEL_TARGET_END
 
 const struct cpu_kernels cpu_kernels_amx = {
     .mr = 8, .mr16 = ROWS, .unit16 = TILE_ROWS, .np = cpu_avx512_np, .np16 = np16, .mac = cpu_avx512_mac,
-    .mac16 = mac16, .begin16 = begin16, .end16 = end16, .fp4 = cpu_avx512_fp4, .fold = cpu_avx512_fold, .round = cpu_avx512_round,
-    .pack = cpu_avx512_pack,
+    .mac16 = mac16, .begin16 = begin16, .end16 = end16, .fp4 = cpu_avx512_fp4, .fold = cpu_avx512_fold,
+    .round = cpu_avx512_round, .pack = cpu_avx512_pack,
 };

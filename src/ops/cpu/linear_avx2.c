@@ -7,7 +7,7 @@
 
 KERNEL_TARGET("avx2,fma")
 
-enum { ROWS = 6 };
+enum { ROWS = 6, AHEAD = 1024 };
 
 struct sum { __m256 lo, hi; }; /* 16 outputs of a row */
 
@@ -45,6 +45,34 @@ KERNEL_INLINE void step(struct sum a[4][8], const struct cpu_mac *c, const float
 #undef PANEL
 }
 
+KERNEL_INLINE void fma8(__m256 *s, __m256 b, __m256 w)
+{
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(*s) : "x"(b), "x"(w));
+}
+
+/* a pair of inputs, one panel, from broadcast inputs b and d: for one row, where registers are plenty and
+ * loads are what counts */
+KERNEL_INLINE void pair1(struct sum *s, const __m256 *b, const __m256 *d, const uint16_t *w, const int mr)
+{
+    __m256 b_lo = half(w, 0), b_hi = half(w + 16, 0), d_lo = half(w, 1), d_hi = half(w + 16, 1);
+#define ROW(r) fma8(&s[r].lo, b[r], b_lo); fma8(&s[r].hi, b[r], b_hi); \
+               fma8(&s[r].lo, d[r], d_lo); fma8(&s[r].hi, d[r], d_hi)
+    KERNEL_EACH4(mr, ROW)
+#undef ROW
+}
+
+KERNEL_INLINE void pair(struct sum a[4][8], const struct cpu_mac *c, const float *x, const uint16_t *w, const int mr,
+                        const int np)
+{
+    __m256 b[4], d[4];
+#define ROW(r) b[r] = _mm256_broadcast_ss(x + (r) * c->ldx); d[r] = _mm256_broadcast_ss(x + (r) * c->ldx + 1)
+    KERNEL_EACH4(mr, ROW)
+#undef ROW
+#define PANEL(p) pair1(a[p], b, d, w + (p) * c->w_ps, mr)
+    KERNEL_EACH4(np, PANEL)
+#undef PANEL
+}
+
 KERNEL_INLINE void load(struct sum *s, const float *from, int fresh, const int mr)
 {
     const __m256 z = _mm256_setzero_ps();
@@ -76,6 +104,10 @@ KERNEL_INLINE void body(const struct cpu_mac *c, const int mr, const int np)
     KERNEL_EACH4(np, PANEL)
 #undef PANEL
     for (int n = c->k / 2; n > 0; n--, x += 2, w += 32) {
+        if (mr == 1) {
+            pair(a, c, x, w, mr, np);
+            continue;
+        }
         step(a, c, x, w, 0, mr, np);
         __asm__("" : "+r"(x), "+r"(w)); /* load the pair again rather than keep it: 12 sums leave 4 registers */
         step(a, c, x, w, 1, mr, np);
@@ -105,10 +137,18 @@ static void mac(const struct cpu_mac *c)
     case 8 * 6 + 1: body(c, 6, 1); return;
     }
 }
-/* 32 inputs x 16 outputs. Two table look-ups give the upper and lower byte of the BF16 value of every code;
- * interleaved they are the pair form. The scale is a power of two: it is added to the exponents, except
- * where the value is 0. */
-KERNEL_INLINE void fp4_block(const uint8_t *packed, __m256i scale_lo, __m256i scale_hi, uint16_t *w)
+/* One input pair x 16 outputs from a code in each byte. Two table look-ups give the upper and lower byte of the
+ * BF16 value; interleaved they are the pair form. The scale is 2^-d, 0 <= d <= 125: d is taken from the
+ * exponents; the smallest value has exponent 126, so only 0 saturates, and stays 0. */
+KERNEL_INLINE void fp4_pair(__m256i code, __m256i up, __m256i low, __m256i down_lo, __m256i down_hi, uint16_t *w)
+{
+    __m256i h = _mm256_shuffle_epi8(up, code), l = _mm256_shuffle_epi8(low, code);
+    _mm256_store_si256((__m256i *)w, _mm256_subs_epu16(_mm256_unpacklo_epi8(l, h), down_lo));
+    _mm256_store_si256((__m256i *)(w + 16), _mm256_subs_epu16(_mm256_unpackhi_epi8(l, h), down_hi));
+}
+
+/* 32 inputs x 16 outputs */
+KERNEL_INLINE void fp4_block(const uint8_t *packed, __m256i down_lo, __m256i down_hi, uint16_t *w)
 {
     const __m256i up = _mm256_broadcastsi128_si256(_mm_setr_epi8(
         0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, 0, (char)0xbf, (char)0xbf, (char)0xbf, (char)0xc0, (char)0xc0,
@@ -117,15 +157,10 @@ KERNEL_INLINE void fp4_block(const uint8_t *packed, __m256i scale_lo, __m256i sc
         0, 0, (char)0x80, (char)0xc0, 0, 0x40, (char)0x80, (char)0xc0, 0, 0, (char)0x80, (char)0xc0, 0, 0x40,
         (char)0x80, (char)0xc0));
     const __m256i nibble = _mm256_set1_epi8(15);
-    for (int q = 0; q < 16; q++, w += 32) {
-        __m256i v = _mm256_load_si256((const __m256i *)(packed + q / 2 * 32));
-        v = _mm256_and_si256(q & 1 ? _mm256_srli_epi16(v, 4) : v, nibble);
-        __m256i h = _mm256_shuffle_epi8(up, v), l = _mm256_shuffle_epi8(low, v);
-        __m256i a = _mm256_unpacklo_epi8(l, h), b = _mm256_unpackhi_epi8(l, h);
-        a = _mm256_add_epi16(a, _mm256_sign_epi16(scale_lo, _mm256_abs_epi16(a)));
-        b = _mm256_add_epi16(b, _mm256_sign_epi16(scale_hi, _mm256_abs_epi16(b)));
-        _mm256_store_si256((__m256i *)w, a);
-        _mm256_store_si256((__m256i *)(w + 16), b);
+    for (int q = 0; q < 8; q++, packed += 32, w += 64) {
+        __m256i v = _mm256_load_si256((const __m256i *)packed);
+        fp4_pair(_mm256_and_si256(v, nibble), up, low, down_lo, down_hi, w);
+        fp4_pair(_mm256_and_si256(_mm256_srli_epi16(v, 4), nibble), up, low, down_lo, down_hi, w + 32);
     }
 }
 
@@ -133,12 +168,13 @@ static void fp4(const uint8_t *packed, const uint8_t *scale, int n_blocks, uint1
 {
     for (int i = 0; i < n_blocks; i++, packed += 256, scale += 16, w += 512) {
         __m128i s = _mm_load_si128((const __m128i *)scale);
-        __m128i from2 = _mm_sub_epi8(s, _mm_set1_epi8(2)), top = _mm_set1_epi8((char)250);
-        if (_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_max_epu8(from2, top), top)) != 0xffff) { /* not all in 2..252 */
+        for (int j = 0; j < 256; j += 64) _mm_prefetch((const char *)packed + AHEAD + j, _MM_HINT_T0);
+        __m128i from2 = _mm_sub_epi8(s, _mm_set1_epi8(2)), top = _mm_set1_epi8(125);
+        if (_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_max_epu8(from2, top), top)) != 0xffff) { /* not all in 2..127 */
             cpu_fp4_block(packed, scale, w);
             continue;
         }
-        __m256i e = _mm256_slli_epi16(_mm256_sub_epi16(_mm256_cvtepu8_epi16(s), _mm256_set1_epi16(127)), 7);
+        __m256i e = _mm256_slli_epi16(_mm256_sub_epi16(_mm256_set1_epi16(127), _mm256_cvtepu8_epi16(s)), 7);
         __m256i even = _mm256_unpacklo_epi16(e, e), odd = _mm256_unpackhi_epi16(e, e);
         fp4_block(packed, _mm256_permute2x128_si256(even, odd, 0x20), _mm256_permute2x128_si256(even, odd, 0x31), w);
     }

@@ -117,11 +117,11 @@ KERNEL_INLINE __m512i fp4_table(void)
     return _mm512_broadcast_i64x4(t);
 }
 
-/* the scale is added to the exponent where the value is not 0 */
-KERNEL_INLINE __m512i fp4_scaled(__m512i index, __m512i table, __m512i scale)
+/* The scale is 2^-d, 0 <= d <= 125: d is taken from the exponents; the smallest value has exponent 126, so only
+ * 0 saturates, and stays 0. */
+KERNEL_INLINE __m512i fp4_scaled(__m512i index, __m512i table, __m512i down)
 {
-    __m512i v = _mm512_permutexvar_epi16(index, table);
-    return _mm512_mask_add_epi16(v, _mm512_test_epi16_mask(v, v), v, scale);
+    return _mm512_subs_epu16(_mm512_permutexvar_epi16(index, table), down);
 }
 
 void cpu_avx512_fp4(const uint8_t *packed, const uint8_t *scale, int n_blocks, uint16_t *w)
@@ -133,18 +133,18 @@ void cpu_avx512_fp4(const uint8_t *packed, const uint8_t *scale, int n_blocks, u
     for (int i = 0; i < n_blocks; i++, packed += 256, scale += 16, w += 512) {
         __m128i s = _mm_load_si128((const __m128i *)scale);
         __m128i from2 = _mm_sub_epi8(s, _mm_set1_epi8(2));
-        if (_mm_cmpgt_epu8_mask(from2, _mm_set1_epi8((char)250))) { /* not all in 2..252 */
+        if (_mm_cmpgt_epu8_mask(from2, _mm_set1_epi8(125))) { /* not all in 2..127 */
             cpu_fp4_block(packed, scale, w);
             continue;
         }
-        __m256i e = _mm256_slli_epi16(_mm256_sub_epi16(_mm256_cvtepu8_epi16(s), _mm256_set1_epi16(127)), 7);
-        __m512i add = _mm512_permutexvar_epi16(twice, _mm512_castsi256_si512(e));
+        __m256i e = _mm256_slli_epi16(_mm256_sub_epi16(_mm256_set1_epi16(127), _mm256_cvtepu8_epi16(s)), 7);
+        __m512i down = _mm512_permutexvar_epi16(twice, _mm512_castsi256_si512(e));
         for (int q = 0; q < 8; q++) {
             /* bytes of outputs 0-3, 8-11, 4-7, 12-15 -> in order, one per 16-bit lane */
             __m256i b = _mm256_permute4x64_epi64(_mm256_load_si256((const __m256i *)(packed + q * 32)), 0xd8);
             __m512i v = _mm512_cvtepu8_epi16(b);
-            _mm512_store_si512(w + q * 64, fp4_scaled(v, table, add));
-            _mm512_store_si512(w + q * 64 + 32, fp4_scaled(_mm512_srli_epi16(v, 4), table, add));
+            _mm512_store_si512(w + q * 64, fp4_scaled(v, table, down));
+            _mm512_store_si512(w + q * 64 + 32, fp4_scaled(_mm512_srli_epi16(v, 4), table, down));
         }
     }
 }
@@ -167,6 +167,6 @@ void cpu_avx512_pack(const float *x, uint16_t *y, int64_t n)
 KERNEL_TARGET_END
 
 const struct cpu_kernels cpu_kernels_avx512 = {
-    .mr = ROWS, .np = cpu_avx512_np, .mac = cpu_avx512_mac, .fp4 = cpu_avx512_fp4, .fold = cpu_avx512_fold, .round = cpu_avx512_round,
-    .pack = cpu_avx512_pack,
+    .mr = ROWS, .np = cpu_avx512_np, .mac = cpu_avx512_mac, .fp4 = cpu_avx512_fp4, .fold = cpu_avx512_fold,
+    .round = cpu_avx512_round, .pack = cpu_avx512_pack,
 };
