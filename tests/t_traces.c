@@ -18,6 +18,12 @@ enum { BLOCK = 16, EOS = 3842, TRACES = 36, AT_ONCE = 12, MAX_NEW = 256, CHUNK =
  * difference at a golden gap beyond 4 rms would be an error, not rounding; the widest one measured is 0.51. */
 static const double shift_rms_bound = 0.3, near_tie = 0.85;
 
+/* The near-tie may be the router's: at test05, output token 59, BF16 KV tips an expert choice and the logits row moves by
+ * 12 % (0.3 to 3 % on the rows around it). The PyTorch reference with its MLA rows and convolution inputs rounded to BF16,
+ * fed the golden tokens, moves the gap of this token from 1.616 to -0.157 as well. Only a first difference exactly there
+ * is excused. */
+static const struct { const char *name; int token; } router_tie = {"test05", 59};
+
 /* Golden ties. test11's prompt holds one position where the router's 4th and 5th scores differ by 5.5e-8 in FP64, less
  * than FP32 can tell at 0.5: layer 1, position 35, experts 5 and 17. The golden's FP32 run took 5, an FP64 run of the
  * same reference takes 17, and so does the FP32 reference when told to take 17 there: it then gives the same tokens,
@@ -295,6 +301,7 @@ static void compare_bf16(const struct run *p, const struct golden *g, struct tal
     ck_assert_int_lt(at, g->n_plain);
     ck_assert_int_lt(at, p->q.n_out);
     printf("bf16 kv, %s: first difference at token %d of %d, golden gap %.3f\n", g->name, at, g->n_plain, g->plain_gap[at]);
+    if (strcmp(g->name, router_tie.name) == 0 && at == router_tie.token) return;
     ck_assert_msg(g->plain_gap[at] < near_tie, "%s: token %d differs where the golden is sure: gap %g", g->name, at,
                   g->plain_gap[at]);
     t->widest = fmax(t->widest, g->plain_gap[at]);
