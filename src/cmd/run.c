@@ -345,10 +345,11 @@ enum status cmd_run(int argc, char **argv)
     }
     j->facts.argc = argc;
     j->facts.argv = argv;
+    /* before MPI starts: a signal during start-up must not kill the job */
+    signal(SIGUSR1, on_signal);
+    signal(SIGTERM, on_signal);
     st = world_start(NULL, NULL, &j->w);
     if (st == ST_OK) {
-        signal(SIGUSR1, on_signal);
-        signal(SIGTERM, on_signal);
         st = job_body(j);
         int code = err_exit_code(st);
         /* a refusal is known to all ranks; a fault may be known to this one only, and the others wait for it */
