@@ -151,9 +151,26 @@ START_TEST(heads_by_division_never_modulo)
 }
 END_TEST
 
+START_TEST(chunks_cover_a_prompt_and_end_on_pages)
+{
+    static const struct { int pos, tokens, chunk, page, end; } want[] = {
+        {0, 5, 8, 8, 5},    {0, 8, 8, 8, 8},     {0, 20, 8, 8, 8},   {8, 20, 8, 8, 16}, {16, 20, 8, 8, 20},
+        {0, 100, 20, 8, 16}, {16, 100, 20, 8, 32}, {0, 20, 7, 64, 7},  {14, 20, 7, 64, 20}, {0, 1, 8192, 64, 1},
+        {3, 100, 9, 8, 8},   {0, 2147483647, 2147483647, 64, 2147483647}};
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++)
+        ck_assert_int_eq(split_chunk_end(want[i].pos, want[i].tokens, want[i].chunk, want[i].page), want[i].end);
+    ck_assert_int_eq(split_pages(0, 64), 0);
+    ck_assert_int_eq(split_pages(1, 64), 1);
+    ck_assert_int_eq(split_pages(64, 64), 1);
+    ck_assert_int_eq(split_pages(65, 64), 2);
+    ck_assert_int_eq(split_pages(2147483647, 64), 33554432);
+}
+END_TEST
+
 void suite_fill(Suite *s)
 {
     TCase *tc = SUITE_CASE(s, "split", 20);
+    SUITE_TEST(tc, chunks_cover_a_prompt_and_end_on_pages);
     SUITE_TEST(tc, stages_of_93_layers_over_8);
     SUITE_TEST(tc, every_layer_has_one_stage_and_late_stages_are_larger);
     tcase_add_loop_test(tc, taps_belong_to_the_owner_of_the_next_layer, 0, sizeof tap_cases / sizeof tap_cases[0]);

@@ -73,8 +73,6 @@ enum status facts_start(struct facts *x, struct world *w, const struct setup *s,
     x->f.start_utc = keep(x, when);
     topology_text(&s->topo, text, (int)sizeof text);
     x->f.topology = keep(x, text);
-    const char *osc = getenv("OMPI_MCA_osc");
-    snprintf(x->osc, sizeof x->osc, "%s", osc ? osc : "default");
     return hosts(x, w);
 }
 

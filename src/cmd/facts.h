@@ -9,7 +9,7 @@ struct facts {
     struct record_facts f;
     int argc;
     char **argv;
-    char host[64], osc[32];
+    char host[64];
     char *text[8]; /* owned strings behind f */
     int n_text;
 };

@@ -263,7 +263,7 @@ static enum status leader_end(struct job *j, const struct rank_stats *all)
     log_info("free at the end: pages and slots of all %d ranks as at the start; orders %lld; start delay at most %lld ticks",
              j->w.size, (long long)all[lead].orders, (long long)all[lead].start_delay_max);
     TRY(facts_plan_json(&j->o, &j->told, &j->plan, &plan));
-    enum status st = record_finish(j->rec, all, j->w.size, plan, j->s.topo.single ? "none" : j->facts.osc, interrupted, &j->complete);
+    enum status st = record_finish(j->rec, all, j->w.size, plan, j->s.topo.single ? "none" : transfer_osc(), interrupted, &j->complete);
     mem_free(plan);
     TRY(st);
     log_info("%s: %d of %d rows, %s", j->o.out, record_committed(j->rec), j->n, j->complete ? "complete" : "not complete");
@@ -297,12 +297,13 @@ static enum status job_body(struct job *j)
     j->leader = j->w.rank == leader_rank(j);
     int prefill = j->w.role.role == ROLE_PREFILL;
     int talks = j->leader || (prefill && j->w.role.tp_rank == 0 && j->w.role.last_stage);
-    log_init(prefill ? "prefill" : j->s.topo.single ? "single" : "decode", prefill ? j->w.rank : j->w.rank - j->s.topo.n_prefill,
-             j->o.debug ? LOG_DEBUG : LOG_INFO);
+    const char *role = prefill ? "prefill" : j->s.topo.single ? "single" : "decode";
+    int number = prefill ? j->w.rank : j->w.rank - j->s.topo.n_prefill;
+    log_init(role, number, j->o.debug ? LOG_DEBUG : LOG_INFO);
     if (j->o.evidence) TRY(world_agree(&j->w, evidence_log(j->o.evidence, j->w.rank)));
     TRY(facts_start(&j->facts, &j->w, &j->s, &j->o));
     TRY(check_build(j));
-    if (!talks && !j->o.debug) log_init(prefill ? "prefill" : "decode", prefill ? j->w.rank : j->w.rank - j->s.topo.n_prefill, LOG_WARN);
+    if (!talks && !j->o.debug) log_init(role, number, LOG_WARN);
     TRY(prepare(j));
     TRY(open_results(j));
     if (j->leader) log_info("run %s: %s, %d prompts, %s kernels, config %s", j->facts.f.run_id, j->facts.f.topology, j->n, j->ops.isa, j->facts.f.config_hash);

@@ -81,7 +81,7 @@ enum status state_admit(struct state *s, int n_tokens, int *slot_p)
 {
     const struct layout_spec *l = &s->layout.spec;
     if (n_tokens < 1) return ERR(ST_E_RANGE, "state: a request of %d tokens: at least 1 is needed", n_tokens);
-    int n = (n_tokens - 1) / l->page + 1;
+    int n = split_pages(n_tokens, l->page);
     if (n > s->max_pages || n > l->n_pages)
         return ERR(ST_E_RANGE,
                    "state: %d tokens need %d pages of %d; a request may hold %d and the pool has %d; ask for a shorter "

@@ -49,7 +49,7 @@ struct decoder {
 static struct active *find_active(struct decoder *p, int request)
 {
     for (int i = 0; i < p->n_active; i++)
-        if (p->active[i].used && (request < 0 || p->active[i].q.request == request)) return &p->active[i];
+        if (p->active[i].used && p->active[i].q.request == request) return &p->active[i];
     return NULL;
 }
 
@@ -62,12 +62,11 @@ static struct active *free_active(struct decoder *p)
 
 static enum status admit(struct decoder *p, const struct order *o)
 {
-    const struct plan_options *plan = &p->r->transfer.plan;
-    int tokens = p->r->prompts.tokens[o->request];
+    int pages = split_pages(p->r->prompts.tokens[o->request], p->r->transfer.plan.page);
     struct grant *g = &p->grant[o->slot];
     if (p->leader) p->admit_s[o->request] = world_now(p->w);
     *g = (struct grant){o->request, 1, o->generation};
-    return transfer_grant(p->transfer, o->slot, o->generation, o->request, (tokens + plan->page - 1) / plan->page);
+    return transfer_grant(p->transfer, o->slot, o->generation, o->request, pages);
 }
 
 static void prompt_logits(void *ctx, int pos, const float *row, int vocab)
@@ -85,8 +84,7 @@ static enum status prefill_here(struct decoder *p, struct active *a, int32_t *fi
     p->logits_request = a->q.request;
     a->f.first_chunk_s = world_now(p->w);
     for (int pos = 0; pos < n;) {
-        int end = pos + chunk < n ? pos + chunk : n;
-        if (end < n && chunk >= page && end - end % page > pos) end -= end % page;
+        int end = split_chunk_end(pos, n, chunk, page);
         TRY(prefill_chunk(&p->e.stage, a->q.slot, pos, end - pos, ids + pos, end == n, &p->flow, first_p, NULL,
                           p->r->logits ? prompt_logits : NULL, p));
         p->st->chunks++;
@@ -366,7 +364,7 @@ static void close_role(struct decoder *p)
     mem_free(p->grant);
     mem_free(p->admit_s);
     spec_close(p->spec);
-    engine_close(&p->e, p->r->o);
+    engine_close(&p->e);
 }
 
 static void fill_stats(struct decoder *p)

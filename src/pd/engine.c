@@ -58,7 +58,7 @@ static enum status open_state(struct world *w, const struct run_config *r, struc
         TRY(memory_decode_layout(r->c, r->d, &w->topo, p, w->role.tp_rank, &l));
     else
         TRY(memory_source_layout(r->c, r->d, &w->topo, p, w->role.stage, w->role.tp_rank, &l));
-    return state_open(r->o, &l, (tokens + p->page - 1) / p->page, &e->state);
+    return state_open(r->o, &l, split_pages(tokens, p->page), &e->state);
 }
 
 enum status engine_open(struct world *w, const struct run_config *r, struct engine *e_p)
@@ -93,14 +93,13 @@ enum status engine_open(struct world *w, const struct run_config *r, struct engi
     e->stage.tp_rank = w->role.tp_rank;
     return ST_OK;
 fail:
-    engine_close(e, r->o);
+    engine_close(e);
     return st;
 }
 
-void engine_close(struct engine *e, struct ops *o)
+void engine_close(struct engine *e)
 {
     if (!e) return;
-    (void)o;
     if (e->state.o) state_close(&e->state);
     draft_close(e->d);
     target_close(e->t);

@@ -16,7 +16,7 @@ struct engine {
 
 /* engine_open - collectives, weights, pools, draft for this rank's role. Collective on w->tp. */
 enum status engine_open(struct world *w, const struct run_config *r, struct engine *e_p);
-void engine_close(struct engine *e, struct ops *o); /* Collective on w->tp */
+void engine_close(struct engine *e); /* Collective on w->tp */
 /* engine_stats - weights, pools, collective waiting of this rank, and its host name and peak memory. */
 void engine_stats(const struct engine *e, const struct world *w, struct rank_stats *st);
 

@@ -40,13 +40,12 @@ static enum status push_idle(void *ctx)
 static enum status admit(struct prefiller *p, const struct order *o)
 {
     struct job *j = &p->job[o->slot];
-    const struct plan_options *plan = &p->r->transfer.plan;
     int tokens = p->r->prompts.tokens[o->request], slot;
     TRY(state_admit(&p->e.state, tokens, &slot));
     if (slot < 0)
         return ERR(ST_E_INTERNAL, "request %d: admitted to staging slot %d but this stage has no free state slot or pages (%d slots, %d pages free)",
                    o->request, o->slot, p->e.state.n_free_slots, p->e.state.n_free_pages);
-    *j = (struct job){o->request, slot, o->generation, (tokens + plan->page - 1) / plan->page, 0, 0};
+    *j = (struct job){o->request, slot, o->generation, split_pages(tokens, p->r->transfer.plan.page), 0, 0};
     return transfer_begin(p->transfer, o->slot, o->generation, o->request, slot, j->n_pages);
 }
 
@@ -215,6 +214,6 @@ enum status prefill_role(struct world *w, const struct run_config *r, struct ran
     stage_close(p.link);
     control_close(p.control);
     mem_free(p.job);
-    engine_close(&p.e, r->o);
+    engine_close(&p.e);
     return ST_OK;
 }

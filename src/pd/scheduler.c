@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "plan/split.h"
 
 enum phase { QUEUED, ADMITTED, STARTED, FINISHED, FREED };
 static const char *const phase_name[] = {"queued", "admitted", "started", "finished", "freed"};
@@ -50,9 +51,9 @@ static enum status alloc(struct scheduler *s)
 
 enum status scheduler_open(const struct scheduler_options *o, struct scheduler **s_p)
 {
-    if (o->n_requests < 0 || o->n_staging < 1 || o->concurrency < 1 || o->chunk < 1 || o->decode_ranks < 1)
-        return ERR(ST_E_RANGE, "scheduler: requests %d, slots %d, concurrency %d, chunk %d, decode ranks %d",
-                   o->n_requests, o->n_staging, o->concurrency, o->chunk, o->decode_ranks);
+    if (o->n_requests < 0 || o->n_staging < 1 || o->concurrency < 1 || o->chunk < 1 || o->page < 1 || o->decode_ranks < 1)
+        return ERR(ST_E_RANGE, "scheduler: requests %d, slots %d, concurrency %d, chunk %d, page %d, decode ranks %d",
+                   o->n_requests, o->n_staging, o->concurrency, o->chunk, o->page, o->decode_ranks);
     struct scheduler *s = mem_alloc(1, sizeof *s, "scheduler");
     if (!s) return ST_E_NOMEM;
     s->o = *o;
@@ -200,15 +201,6 @@ static void admit(struct scheduler *s, struct order *o, int max, int *n)
     }
 }
 
-static int chunk_end(const struct scheduler *s, int pos, int tokens)
-{
-    int end = pos + s->o.chunk;
-    if (end >= tokens) return tokens;
-    /* whole pages become sendable with every chunk */
-    if (s->o.page > 0 && s->o.chunk >= s->o.page) end -= end % s->o.page;
-    return end > pos ? end : pos + s->o.chunk;
-}
-
 /* Chunks go out request by request in admission order: a short pipeline bubble per request, and the oldest
  * request is always the first to be complete. */
 static void chunks(struct scheduler *s, struct order *o, int max, int *n)
@@ -218,7 +210,7 @@ static void chunks(struct scheduler *s, struct order *o, int max, int *n)
         int slot = 0;
         while (s->slot[slot].request != r) slot++;
         while (s->next_pos[r] >= 0 && *n < max) {
-            int pos = s->next_pos[r], end = chunk_end(s, pos, s->o.prompt_tokens[r]);
+            int pos = s->next_pos[r], end = split_chunk_end(pos, s->o.prompt_tokens[r], s->o.chunk, s->o.page);
             struct order *e = emit(s, o, n, ORDER_CHUNK, r);
             e->slot = slot;
             e->generation = s->slot[slot].generation;
@@ -273,11 +265,6 @@ enum status scheduler_tick(struct scheduler *s, struct order *o, int max, int *n
 int scheduler_done(const struct scheduler *s)
 {
     return s->stopped;
-}
-
-int scheduler_idle(const struct scheduler *s)
-{
-    return s->decoding == 0;
 }
 
 struct scheduler_stats scheduler_stats(const struct scheduler *s)

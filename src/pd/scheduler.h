@@ -48,8 +48,6 @@ void scheduler_drain(struct scheduler *s);
  * *n_p == max. STOP is the last order, given once when nothing is left. */
 enum status scheduler_tick(struct scheduler *s, struct order *o, int max, int *n_p);
 int scheduler_done(const struct scheduler *s);
-/* scheduler_idle - nothing is decoding: the caller may sleep until an event. */
-int scheduler_idle(const struct scheduler *s);
 struct scheduler_stats scheduler_stats(const struct scheduler *s);
 /* scheduler_table - the state of every unfinished request to stderr (watchdog). */
 void scheduler_table(const struct scheduler *s);

@@ -175,22 +175,21 @@ static enum status check_shm(const struct transfer *t, int64_t node_bytes)
                t->w->node_size, node_bytes, dir, have);
 }
 
-static void find_osc(struct transfer *t)
+const char *transfer_osc(void)
 {
     const char *v = getenv("OMPI_MCA_osc"); /* what mpirun --mca osc says; otherwise the library decides for itself */
-    snprintf(t->osc, sizeof t->osc, "%s", v && *v ? v : "default");
-    if (t->opt.transport == TRANSPORT_SENDRECV) snprintf(t->osc, sizeof t->osc, "none");
+    return v && *v ? v : "default";
 }
 
 static enum status check_options(const struct transfer *t)
 {
     if (t->w->topo.single) return ERR(ST_E_INTERNAL, "transfer: a single group moves nothing");
     if (t->n_slots < 1) return ERR(ST_E_CONFIG, "staging slots: %d; at least 1 is needed", t->n_slots);
-    if (t->opt.transport == TRANSPORT_RMA && t->opt.window == WINDOW_CREATE && strcmp(t->osc, "sm") == 0)
+    if (t->opt.transport == TRANSPORT_RMA && t->opt.window == WINDOW_CREATE && strcmp(transfer_osc(), "sm") == 0)
         return ERR(ST_E_CONFIG,
                    "--window create with the osc component forced to %s: it can only allocate; use --window allocate, or "
                    "another component (mpirun --mca osc rdma)",
-                   t->osc);
+                   transfer_osc());
     return ST_OK;
 }
 
@@ -242,7 +241,6 @@ enum status transfer_open(struct world *w, const struct config *c, const struct 
     t->piece_bytes = PIECE_BYTES;
     t->bounce_bytes = BOUNCE_BYTES;
     t->most_puts = MOST_PUTS;
-    find_osc(t);
     t->via = transports[opt->transport];
     enum status st = open_all(t);
     if (st != ST_OK) {
@@ -250,7 +248,7 @@ enum status transfer_open(struct world *w, const struct config *c, const struct 
         return st;
     }
     if (w->rank == 0)
-        log_info("transfer: %s, osc %s, %s windows, %d slots", t->via->name, t->osc,
+        log_info("transfer: %s, osc %s, %s windows, %d slots", t->via->name, t->opt.transport == TRANSPORT_SENDRECV ? "none" : transfer_osc(),
                  opt->transport != TRANSPORT_RMA  ? "no"
                  : opt->window == WINDOW_ALLOCATE ? "allocated"
                                                   : "created",
@@ -286,10 +284,6 @@ int64_t transfer_window_bytes(const struct transfer *t)
     return t->data_bytes + t->words_bytes + t->credit_bytes;
 }
 
-const char *transfer_osc(const struct transfer *t)
-{
-    return t->osc;
-}
 
 struct transfer_count transfer_counts(const struct transfer *t, enum comp comp)
 {

@@ -89,7 +89,6 @@ struct transfer {
     int n_expected;
     struct expected *expected;
     struct transfer_count count[COMP_N];
-    char osc[32];
     int64_t piece_bytes;  /* most bytes of one put; counts of MPI are int */
     int64_t bounce_bytes; /* most bytes of a device arena copied before the copies are used again */
     int most_puts;        /* to one destination between flushes: some components keep a request for each */

@@ -91,11 +91,6 @@ int64_t memory_weight_bytes(const struct config *c, const struct draft_config *d
 
 /* ---- layouts of the two sides ---------------------------------------------------------------------------- */
 
-static int pages(int tokens, int page)
-{
-    return tokens / page + (tokens % page != 0);
-}
-
 static enum status check_options(const struct plan_options *o)
 {
     const int v[] = {o->page, o->max_tokens, o->max_prompt, o->concurrency, o->prefill_slots, o->staging_slots};
@@ -134,7 +129,7 @@ enum status memory_source_layout(const struct config *c, const struct draft_conf
     s.tp = t->prefill.tp;
     s.tp_rank = tp_rank;
     s.n_slots = o->prefill_slots;
-    TRY(times("prefill slots", o->prefill_slots, pages(o->max_prompt, o->page), &s.n_pages));
+    TRY(times("prefill slots", o->prefill_slots, split_pages(o->max_prompt, o->page), &s.n_pages));
     return layout_make(c, d, &s, l_p);
 }
 
@@ -148,7 +143,7 @@ enum status memory_decode_layout(const struct config *c, const struct draft_conf
     s.tp = t->decode.tp;
     s.tp_rank = tp_rank;
     s.n_slots = o->concurrency;
-    TRY(times("requests", o->concurrency, pages(o->max_tokens, o->page), &s.n_pages));
+    TRY(times("requests", o->concurrency, split_pages(o->max_tokens, o->page), &s.n_pages));
     return layout_make(c, d, &s, l_p);
 }
 
@@ -163,7 +158,7 @@ enum status memory_slot_layout(const struct config *c, const struct draft_config
     s.tp = t->decode.tp;
     s.tp_rank = tp_rank;
     s.n_slots = 1;
-    s.n_pages = pages(o->max_prompt, o->page);
+    s.n_pages = split_pages(o->max_prompt, o->page);
     return layout_make(c, d, &s, l_p);
 }
 

@@ -35,6 +35,18 @@ int split_bank_rows(int res_block, int layer)
     return (layer + res_block - 1) / res_block;
 }
 
+int split_pages(int tokens, int page)
+{
+    return tokens / page + (tokens % page != 0);
+}
+
+int split_chunk_end(int pos, int tokens, int chunk, int page)
+{
+    int end = chunk < tokens - pos ? pos + chunk : tokens;
+    if (end < tokens && chunk >= page && end - end % page > pos) end -= end % page;
+    return end;
+}
+
 int split_tap_stage(int n_layers, int pp, int k)
 {
     return k + 1 < n_layers ? split_stage_of(n_layers, pp, k + 1) : pp - 1;

@@ -42,6 +42,12 @@ struct range split_expert_cols(const struct config *c, int moe_tp, int moe_rank)
  * dividing width / 16). Width must be a multiple of 16. */
 int split_leaf_cols(int width);
 
+/* split_pages - pages that hold this many tokens. */
+int split_pages(int tokens, int page);
+/* split_chunk_end - end of the prefill chunk that begins at pos of a prompt of `tokens`: at most pos + chunk; a chunk of a
+ * page or more ends on a page boundary, so that whole pages become sendable with it. One rule for every topology. */
+int split_chunk_end(int pos, int tokens, int chunk, int page);
+
 /* split_kv_heads - heads per rank max(1, H/tp) and first head (rank div replication) * heads. */
 struct range split_kv_heads(int n_heads, int tp, int rank);
 
