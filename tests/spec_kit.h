@@ -21,6 +21,9 @@ struct request { /* a prompt and what plain decoding says after it, EOS ignored 
 
 static struct request requests[SEQS];
 
+static inline int n_seqs(void) { return suite_some(SEQS, 3); }    /* requests in use */
+static inline int n_truth(void) { return suite_some(PAST, 44); } /* tokens of truth known of each */
+
 static const struct rig_spec base_rig = {.act = ACT_FP32, .kv = KV_FP32, .page = 16, .n_slots = SLOTS, .max_tokens = 400,
                                          .max_rows = SEQS * BLOCK, .absorbed = 1};
 
@@ -72,7 +75,7 @@ static inline void run_rounds(struct spec *s, struct spec_seq **q, int n, int st
 static inline int32_t truth_of(void *ctx, int request, int i)
 {
     (void)ctx;
-    return i < PAST ? requests[request].truth[i] : -1;
+    return i < n_truth() ? requests[request].truth[i] : -1;
 }
 
 static inline struct spec_options options(int block, enum spec_source source)
@@ -107,16 +110,17 @@ static inline void set_rig(const struct rig_spec *p)
     plain.eos = -1;
     struct spec *s = open_spec(&plain);
     struct spec_seq *q[SEQS];
-    for (int i = 0; i < SEQS; i++) {
+    for (int i = 0; i < n_seqs(); i++) {
         char path[64];
         snprintf(path, sizeof path, "/%s/prompt", names[i]);
         requests[i].prompt = rig_ids(f, path, &requests[i].n);
-        q[i] = new_seq(i, PAST);
+        requests[i].n = suite_some(requests[i].n, 24 + i);
+        q[i] = new_seq(i, n_truth());
         start_seq(q[i], -1);
     }
-    run_rounds(s, q, SEQS, 0);
-    for (int i = 0; i < SEQS; i++) {
-        ck_assert_int_eq(q[i]->n_out, PAST);
+    run_rounds(s, q, n_seqs(), 0);
+    for (int i = 0; i < n_seqs(); i++) {
+        ck_assert_int_eq(q[i]->n_out, n_truth());
         ck_assert_int_eq(q[i]->n_rounds, 0);
         memcpy(requests[i].truth, q[i]->out, sizeof requests[i].truth);
         drop_seq(q[i]);
@@ -134,7 +138,7 @@ static inline void close_rig(void)
 {
     ck_assert_int_eq(rig.s.n_free_slots, SLOTS); /* every slot and page came back */
     ck_assert_int_eq(rig.s.n_free_pages, rig.s.layout.spec.n_pages);
-    for (int i = 0; i < SEQS; i++) mem_free(requests[i].prompt);
+    for (int i = 0; i < n_seqs(); i++) mem_free(requests[i].prompt);
     rig_close(&rig);
 }
 

@@ -27,6 +27,10 @@ const char *suite_path(const char *relative);
 /* suite_tmp - path of a scratch file private to this program, removed by the runner. */
 const char *suite_tmp(const char *name);
 
+/* suite_some - how many of a test's repetitions to run: all of them, or only the first few under valgrind (VALGRIND=1),
+ * where every instruction costs thirty. Each test still runs; tables put the telling rows first. */
+int suite_some(int all, int few);
+
 #define SUITE_TEST(tc, fn) tcase_add_test(tc, fn)
 #define SUITE_CASE(s, name_, seconds)                 \
     ({                                                \

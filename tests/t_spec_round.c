@@ -17,7 +17,7 @@ START_TEST(rounds_allocate_nothing)
     struct spec *s = open_spec(&p);
     struct spec_seq *q[3];
     for (int i = 0; i < 3; i++) {
-        q[i] = new_seq(i, 20);
+        q[i] = new_seq(i, suite_some(20, 6));
         start_seq(q[i], -1);
     }
     uint64_t before = buf_allocs();
@@ -32,7 +32,7 @@ START_TEST(idle_touches_nothing)
 {
     struct spec_options p = options(_i ? BLOCK : 1, SPEC_DRAFT);
     struct spec *s = open_spec(&p);
-    struct spec_seq *q = new_seq(0, 20);
+    struct spec_seq *q = new_seq(0, suite_some(20, 6));
     start_seq(q, EOS);
     char *before = malloc(rig.s.arena.bytes);
     memcpy(before, rig.s.arena.p, rig.s.arena.bytes);
@@ -73,7 +73,7 @@ START_TEST(the_logits_hook_shows_every_committed_row_once)
     struct spec_options p = options(block[_i], SPEC_DRAFT);
     p.logits = see_row;
     p.logits_ctx = &seen;
-    struct spec_seq *q = decode(&p, 2, 30);
+    struct spec_seq *q = decode(&p, 2, suite_some(30, 6));
     check_output(q, p.block, "with the hook");
     ck_assert_int_eq(seen.n, q->pos - q->prompt_tokens);
     for (int i = 0; i < seen.n; i++) {
@@ -128,7 +128,7 @@ START_TEST(damaged_state_is_a_fault_not_a_token)
 {
     struct spec_options p = options(_i ? BLOCK : 1, SPEC_DRAFT);
     struct spec *s = open_spec(&p);
-    struct spec_seq *q = new_seq(0, 20);
+    struct spec_seq *q = new_seq(0, suite_some(20, 6));
     start_seq(q, EOS);
     float bad = NAN;
     memcpy(state_item(&rig.s, COMP_KDA, 5, 0, q->slot), &bad, sizeof bad);
@@ -146,7 +146,7 @@ START_TEST(rounds_refuse_what_is_not_running)
 {
     struct spec_options p = options(BLOCK, SPEC_DRAFT);
     struct spec *s = open_spec(&p);
-    struct spec_seq *q = new_seq(0, 20), *many[SEQS + 1];
+    struct spec_seq *q = new_seq(0, suite_some(20, 6)), *many[SEQS + 1];
     start_seq(q, EOS);
     for (int i = 0; i <= SEQS; i++) many[i] = q;
     ck_assert_int_eq(spec_round(s, many, SEQS + 1, NULL, NULL, NULL), ST_E_RANGE);
@@ -176,6 +176,8 @@ END_TEST
 
 enum { TRIO = 3, TP_NEW = 40 };
 
+static int tp_new(void) { return suite_some(TP_NEW, 5); }
+
 struct member { /* one rank of a group with everything sharded */
     struct rig r;
     enum status st;
@@ -189,8 +191,8 @@ static enum status member_prefill(struct member *m, int i)
     struct spec_seq *q = &m->q[i];
     const struct request *r = &requests[i];
     int32_t first = -1;
-    *q = (struct spec_seq){.request = i, .prompt_tokens = r->n, .max_new = TP_NEW, .out = m->out[i], .round = m->round[i]};
-    TRY(state_admit(&m->r.s, r->n + TP_NEW + BLOCK, &q->slot));
+    *q = (struct spec_seq){.request = i, .prompt_tokens = r->n, .max_new = tp_new(), .out = m->out[i], .round = m->round[i]};
+    TRY(state_admit(&m->r.s, r->n + tp_new() + BLOCK, &q->slot));
     for (int at = 0; at < r->n; at += 64) {
         int n = r->n - at < 64 ? r->n - at : 64;
         TRY(prefill_chunk(&m->r.stage, q->slot, at, n, r->prompt + at, at + n == r->n, &m->r.f, &first, NULL, NULL, NULL));
@@ -244,7 +246,7 @@ START_TEST(every_group_size_decodes_the_same)
     team_run(&team, run_member, arg);
     struct spec_options o = options(BLOCK, SPEC_DRAFT);
     for (int i = 0; i < TRIO; i++) {
-        struct spec_seq *one = decode(&o, i, TP_NEW);
+        struct spec_seq *one = decode(&o, i, tp_new());
         for (int r = 0; r < tp[_i]; r++) {
             const struct spec_seq *q = &m[r].q[i];
             ck_assert_int_eq(m[r].st, ST_OK);
@@ -294,7 +296,7 @@ void suite_fill(Suite *s)
     tcase_add_test(tc, ranks_take_the_word_of_rank_0);
     tcase_add_loop_test(tc, damaged_state_is_a_fault_not_a_token, 0, 2);
     tcase_add_test(tc, rounds_refuse_what_is_not_running);
-    tcase_add_loop_test(tc, every_group_size_decodes_the_same, 0, 3);
+    tcase_add_loop_test(tc, every_group_size_decodes_the_same, 0, suite_some(3, 1));
     tcase_add_test(tc, options_are_checked);
 }
 

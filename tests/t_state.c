@@ -190,7 +190,7 @@ START_TEST(admission_clears_recurrent_state_and_touches_nobody_else)
     enum { SLOTS = 6 };
     int held[SLOTS], n = 0;
     open_pool(&p, 4, 60, SLOTS, 30, _i ? KV_FP32 : KV_BF16);
-    for (uint64_t step = 0; step < 600; step++) {
+    for (uint64_t step = 0; step < (uint64_t)suite_some(600, 60); step++) {
         uint64_t r = rng_u64(11, (uint64_t)_i, step);
         if (n > 0 && r % 3 == 0) {
             int k = (int)(r / 3 % (uint64_t)n);

@@ -283,7 +283,8 @@ START_TEST(stage_cuts_change_nothing)
     float *want = logits_of(&whole, 1);
     size_t n_whole, at;
     char *state = nano_state(&model, &whole, slot, PROMPT, 1, &n_whole);
-    for (size_t i = 0; i < sizeof cut / sizeof *cut; i++) {
+    const int n_cuts = (int)(sizeof cut / sizeof *cut);
+    for (int i = n_cuts - suite_some(n_cuts, 2); i < n_cuts; i++) {
         int n = 0, begin = 0, s[5];
         memset(got_taps.x, 0, tap_bytes);
         while (n < 5 && begin < model.c.n_layers) {
@@ -304,14 +305,14 @@ START_TEST(stage_cuts_change_nothing)
                 ck_assert_int_eq(target_forward(part[k].t, &part[k].s, &b, &part[0].f, taps ? &sink : NULL, NULL), ST_OK);
             }
         float *got = logits_of(&part[n - 1], 1);
-        ck_assert_msg(same_row(got, want), "cut %zu changes the logits", i);
-        ck_assert_msg(i % 2 || memcmp(got_taps.x, all.x, tap_bytes) == 0, "cut %zu changes a tap", i);
+        ck_assert_msg(same_row(got, want), "cut %d changes the logits", i);
+        ck_assert_msg(i % 2 || memcmp(got_taps.x, all.x, tap_bytes) == 0, "cut %d changes a tap", i);
         free(got);
         at = 0;
         for (int k = 0; k < n; k++) {
             size_t bytes;
             char *x = nano_state(&model, &part[k], s[k], PROMPT, 1, &bytes);
-            ck_assert_msg(at + bytes <= n_whole && memcmp(x, state + at, bytes) == 0, "cut %zu changes the state", i);
+            ck_assert_msg(at + bytes <= n_whole && memcmp(x, state + at, bytes) == 0, "cut %d changes the state", i);
             at += bytes;
             free(x);
             nano_rank_close(&part[k]);
@@ -473,11 +474,11 @@ static TCase *model_case(Suite *s, const char *name)
 void suite_fill(Suite *s)
 {
     TCase *tc = model_case(s, "chunks");
-    tcase_add_loop_test(tc, chunk_size_changes_nothing, 0, N_MODES);
+    tcase_add_loop_test(tc, chunk_size_changes_nothing, 0, suite_some(N_MODES, 1));
     tc = model_case(s, "verify");
-    tcase_add_loop_test(tc, verify_equals_decode_and_commit_equals_steps, 0, N_MODES);
-    tcase_add_loop_test(tc, rejected_rows_leave_no_trace, 0, N_FEW);
-    tcase_add_loop_test(tc, sequences_do_not_see_each_other, 0, N_FEW);
+    tcase_add_loop_test(tc, verify_equals_decode_and_commit_equals_steps, 0, suite_some(N_MODES, 1));
+    tcase_add_loop_test(tc, rejected_rows_leave_no_trace, 0, suite_some(N_FEW, 1));
+    tcase_add_loop_test(tc, sequences_do_not_see_each_other, 0, suite_some(N_FEW, 1));
     tc = model_case(s, "cuts");
     SUITE_TEST(tc, stage_cuts_change_nothing);
     tc = model_case(s, "rules");
