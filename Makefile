@@ -1,12 +1,12 @@
 # pdflash - build, test and run. `make help` lists the targets.
 # Objects live in build/$(VARIANT)/, so builds of different kinds never share one.
 
-VARIANT   ?= release
+CUDA      ?= 0
+VARIANT   ?= $(if $(filter 1,$(CUDA)),release-cuda,release)
 CC        ?= cc
 MPICC     ?= mpicc
 NP        ?= 16
 BOOTSTRAP ?= 1
-CUDA      ?= 0
 PREFIX    ?= /usr/local
 B         := build/$(VARIANT)
 

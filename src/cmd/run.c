@@ -124,7 +124,10 @@ static enum status open_ops(struct job *j)
 {
     static const char *const order[] = {"scalar", "avx2", "avx512", "avx512bf16", "amx"};
     enum ops_act act = j->o.act == OPT_ACT_BF16 ? ACT_BF16 : ACT_FP32;
-    if (j->o.device == DEVICE_CUDA) return ops_cuda_open(act, 0, &j->ops);
+    if (j->o.device == DEVICE_CUDA) { /* ranks of a host take its devices in turn */
+        int n = ops_cuda_devices();
+        return ops_cuda_open(act, n > 1 ? j->w.node_rank % n : 0, &j->ops);
+    }
     TRY(ops_cpu_open(act, j->o.isa, &j->ops));
     int mine = 0, least = 0;
     for (int i = 0; i < 5; i++)

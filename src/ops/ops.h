@@ -133,6 +133,10 @@ struct ops {
      * write: 1 updates state, 0 leaves it (verification runs on scratch). Same arithmetic in all cases. */
     void (*kda_recur)(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb,
                       float *state, int write, int t, int heads, int d, float *out, int64_t ldo);
+    /* kda_recur_seqs: kda_recur for several sequences at once, the state of each in seq.state. Optional: where it is
+     * NULL, call kda_recur per sequence; the bits are the same. */
+    void (*kda_recur_seqs)(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb,
+                           int write, const struct seq_rows *seq, int n_seq, int heads, int d, float *out, int64_t ldo);
     /* kda_chunk: the chunked form (chunk: multiple of 16, tiles of 16 with midpoint offsets, substitution),
      * within 1e-5 of kda_recur; arguments as there, state always written. */
     void (*kda_chunk)(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb,
@@ -207,5 +211,10 @@ enum status ops_cpu_open(enum ops_act act, const char *isa, struct ops *o_p);
 const char *const *ops_cpu_isa_list(void);
 /* ops_cuda_open - the CUDA backend on a device ordinal; ST_E_CONFIG "not in this build" without CUDA. */
 enum status ops_cuda_open(enum ops_act act, int device, struct ops *o_p);
+/* ops_cuda_devices - CUDA devices this process sees; 0 in a build without CUDA. */
+int ops_cuda_devices(void);
+/* ops_cuda_time - device time of run(arg) in microseconds: several calls are captured into a graph (no host time, no
+ * synchronisation inside), which is replayed reps times after a warm-up; the median, per call. */
+enum status ops_cuda_time(struct ops *o, void (*run)(void *arg), void *arg, int reps, double *us_p);
 
 #endif

@@ -1,0 +1,23 @@
+# cuda.mk - the CUDA backend, included by the Makefile when CUDA=1. Objects live in the variant's directory like all
+# others (default variant of CUDA builds: release-cuda). CUDA_ARCH lists the architectures to compile for; 90a is
+# Hopper with its own matrix instructions, the others run portable kernels. Needs nvcc >= 12.8 for 120.
+CUDA_HOME  ?= $(firstword $(wildcard /usr/local/cuda /opt/cuda))
+NVCC       ?= $(if $(CUDA_HOME),$(CUDA_HOME)/bin/nvcc,nvcc)
+CUDA_ARCH  ?= 90a
+NVCC_FLAGS := -O3 -std=c++20 -lineinfo -Isrc -Icuda --compiler-options -Wall,-Wextra,-O2 -diag-suppress 20012 \
+              $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a),code=sm_$(a)) $(NVCC_EXTRA)
+
+SRCS       := $(filter-out src/ops/none.c,$(SRCS))
+CUDA_SRCS  := $(sort $(wildcard cuda/*.cu))
+CUDA_OBJS  := $(CUDA_SRCS:%.cu=$(B)/%.o)
+LDLIBS_     += -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -lpthread -ldl -lrt
+
+$(B)/cuda/%.o: cuda/%.cu cuda/cuda.mk Makefile
+	@mkdir -p $(@D)
+	$(call say,NVCC $<)
+	$(Q)$(NVCC) $(NVCC_FLAGS) $(NVCC_$(*F)) -MD -MP -MF $(@:.o=.d) -c $< -o $@
+
+# the router repeats the CPU's arithmetic operation by operation, so that both choose the same experts
+NVCC_route := --fmad=false
+
+-include $(CUDA_OBJS:.o=.d)

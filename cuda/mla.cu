@@ -1,0 +1,242 @@
+/* MLA: writing latent rows, and attention in the absorbed and the expanded form. */
+#include "attend.h"
+#include "cuda.h"
+
+enum {
+    SPLIT = 512,               /* positions per part of the split-KV form: parts depend on the position alone */
+    PART_BYTES = 256 << 20,    /* most scratch for parts of one launch */
+    JOBS = 64,                 /* most sequences of one launch */
+    EXPAND = 512               /* positions expanded by one product; its rows are independent of their number */
+};
+
+static __global__ void write_kernel(const float *x, int64_t ldx, int width, struct at_pages c, const struct cu_seq *seqs)
+{
+    struct cu_seq s = cu_seq_at(seqs, blockIdx.y);
+    int r = blockIdx.x, elem = c.kv == OPS_KV_BF16 ? 2 : 4;
+    if (r >= s.n_rows) return;
+    char *to = (char *)cu_row(c.base, c.stride, c.page, &s, s.pos0 + r, 0, width, elem);
+    for (int i = threadIdx.x; i < width; i += blockDim.x) cu_store_kv(to, i, x[(s.row0 + r) * ldx + i], c.kv);
+}
+
+void cuda_mla_write(struct ops *o, const float *x, int64_t ldx, int width, const struct paged *cache,
+                    const struct seq_rows *seq, int n_seq)
+{
+    int rows;
+    const struct cu_seq *s = cu_seqs(o, seq, n_seq, cache->page, 1, &rows);
+    if (rows < 1) return;
+    write_kernel<<<dim3((unsigned)rows, (unsigned)n_seq), 128, 0, cu_impl(o)->stream>>>(x, ldx, width, at_pages_of(cache, width), s);
+    CU_LAUNCHED("mla_write");
+}
+
+/* ---- absorbed -------------------------------------------------------------------------------------------- */
+
+struct absorbed {
+    const float *q;
+    int64_t ldq, ldz;
+    struct at_pages c;
+    int rank, width, heads, splits, rows;
+    float scale;
+    const struct cu_seq *seqs;
+    float *part;               /* [seq][rows][heads][splits][rank + 2]: weighted sum, maximum, sum */
+    float *z;
+};
+
+static __device__ __forceinline__ float *part_of(const struct absorbed &a, int seq, int64_t lane, int split)
+{
+    return a.part + (((int64_t)seq * a.rows * a.heads + lane) * a.splits + split) * (a.rank + 2);
+}
+
+/* block: 16 lanes (row, head) of a sequence x one split */
+static __global__ void __launch_bounds__(AT_BLOCK) absorbed_kernel(struct absorbed a)
+{
+    extern __shared__ float4 mem[];
+    struct at_tile t = at_carve((float *)mem, a.width, a.rank, true, a.scale);
+    struct at_state st;
+    const struct cu_seq s = cu_seq_at(a.seqs, blockIdx.z);
+    const int lanes = s.n_rows * a.heads, i0 = blockIdx.x * AT_LANES, from = blockIdx.y * SPLIT;
+    if (i0 >= lanes) return;
+    int last = (i0 + AT_LANES < lanes ? i0 + AT_LANES : lanes) - 1, end = s.pos0 + last / a.heads + 1;
+    if (from >= end) return;
+    if (end > from + SPLIT) end = from + SPLIT;
+    for (int l = 0; l < AT_LANES; l++) {
+        int i = i0 + l, row = i / a.heads;
+        at_query(t, l, i < lanes ? a.q + (s.row0 + row) * a.ldq + (int64_t)(i % a.heads) * a.width : NULL, 0, s.pos0 + row + 1);
+    }
+    at_open(st);
+    a.c.s = s;
+    at_run<true>(t, st, a.c, 0, from, end);
+    at_publish(t, st);
+    for (int l = 0; l < AT_LANES && i0 + l < lanes; l++) {
+        float *p = part_of(a, blockIdx.z, i0 + l, blockIdx.y);
+        int c = threadIdx.x * 4;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (c + j < a.rank) p[c + j] = st.acc[0][j];
+#pragma unroll
+        for (int m = 0; m + 1 < AT_LANES; m++) /* constant indices only: shift the lanes down */
+#pragma unroll
+            for (int j = 0; j < 4; j++) st.acc[m][j] = st.acc[m + 1][j];
+        if (threadIdx.x == 0) {
+            p[a.rank] = t.p[l];
+            p[a.rank + 1] = t.corr[l];
+        }
+    }
+}
+
+/* parts of a lane in order */
+static __global__ void merge_kernel(struct absorbed a)
+{
+    const struct cu_seq s = cu_seq_at(a.seqs, blockIdx.z);
+    int row = blockIdx.y, h = blockIdx.x;
+    if (row >= s.n_rows) return;
+    int n = (s.pos0 + row) / SPLIT + 1;
+    const float *p = part_of(a, blockIdx.z, (int64_t)row * a.heads + h, 0);
+    const int64_t ld = a.rank + 2;
+    float top = -INFINITY, sum = 0;
+    for (int i = 0; i < n; i++) top = fmaxf(top, p[i * ld + a.rank]);
+    for (int i = 0; i < n; i++) sum += expf(p[i * ld + a.rank] - top) * p[i * ld + a.rank + 1];
+    for (int c = threadIdx.x; c < a.rank; c += blockDim.x) {
+        float z = 0;
+        for (int i = 0; i < n; i++) z += expf(p[i * ld + a.rank] - top) * p[i * ld + c];
+        a.z[(s.row0 + row) * a.ldz + (int64_t)h * a.rank + c] = z / sum;
+    }
+}
+
+static void absorbed_launch(struct ops *o, struct absorbed *a, const struct seq_rows *job, int n, int splits)
+{
+    cudaStream_t st = cu_impl(o)->stream;
+    size_t bytes = at_bytes(a->width, a->rank, 1);
+    a->seqs = cu_seqs(o, job, n, a->c.page, 0, &a->rows);
+    a->splits = splits;
+    a->part = (float *)cu_scratch(o, (size_t)n * a->rows * a->heads * splits * (a->rank + 2) * sizeof(float));
+    CU(cudaFuncSetAttribute(absorbed_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    absorbed_kernel<<<dim3((unsigned)cu_parts((int64_t)a->rows * a->heads, AT_LANES), (unsigned)splits, (unsigned)n), AT_BLOCK, bytes, st>>>(*a);
+    CU_LAUNCHED("mla_attend");
+    merge_kernel<<<dim3((unsigned)a->heads, (unsigned)a->rows, (unsigned)n), 128, 0, st>>>(*a);
+    CU_LAUNCHED("mla_attend merge");
+}
+
+/* Launches of sequences, or of parts of their rows, as many as the scratch for parts allows. */
+void cuda_mla_attend(struct ops *o, const float *q, int64_t ldq, const struct paged *cache, int rank, int rope, float scale,
+                     int heads, const struct seq_rows *seq, int n_seq, float *z, int64_t ldz)
+{
+    struct absorbed a = {q, ldq, ldz, at_pages_of(cache, rank + rope), rank, rank + rope, heads, 0, 0, scale, NULL, NULL, z};
+    struct seq_rows job[JOBS];
+    int n = 0, rows = 0, splits = 0;
+    if (rank > AT_DV) {
+        log_error("mla_attend: latent rank %d is above %d", rank, (int)AT_DV);
+        abort();
+    }
+    for (int i = 0; i < n_seq; i++)
+        for (int r = 0; r < seq[i].n_rows;) {
+            int most_splits = (seq[i].pos0 + seq[i].n_rows - 1) / SPLIT + 1;
+            int64_t lane = (int64_t)heads * most_splits * (rank + 2) * 4, fit = PART_BYTES / lane > 1 ? PART_BYTES / lane : 1;
+            int take = seq[i].n_rows - r < fit ? seq[i].n_rows - r : (int)fit;
+            int rows_now = take > rows ? take : rows, splits_now = most_splits > splits ? most_splits : splits;
+            if (n && (n == JOBS || (int64_t)(n + 1) * rows_now * heads * splits_now * (rank + 2) * 4 > PART_BYTES)) {
+                absorbed_launch(o, &a, job, n, splits);
+                n = rows = splits = 0;
+                continue;
+            }
+            job[n++] = seq_rows{seq[i].row0 + r, take, seq[i].pos0 + r, seq[i].page_id, seq[i].state};
+            rows = rows_now;
+            splits = splits_now;
+            r += take;
+        }
+    if (n) absorbed_launch(o, &a, job, n, splits);
+}
+
+/* ---- expanded --------------------------------------------------------------------------------------------- */
+
+/* latent rows [p0, p0 + n) of a sequence as FP32 rows */
+static __global__ void gather_kernel(struct at_pages c, const struct cu_seq *seqs, int p0, int rank, float *out)
+{
+    struct cu_seq s = cu_seq_at(seqs, 0);
+    const char *r = cu_row(c.base, c.stride, c.page, &s, p0 + blockIdx.x, 0, c.width, c.kv == OPS_KV_BF16 ? 2 : 4);
+    for (int i = threadIdx.x; i < rank; i += blockDim.x) out[(int64_t)blockIdx.x * rank + i] = cu_load_kv(r, i, c.kv);
+}
+
+struct expanded_src {
+    struct at_pages c;
+    const float *kv;           /* [pos][n] */
+    int64_t n, at;             /* at: this head's first element */
+    int nope, v_dim, rank, rope;
+
+    __device__ float4 k(int pos, int i) const
+    {
+        const float *p = kv + pos * n + at;
+        int e = i * 4;
+        if (e + 4 <= nope) return at_four(p, e, nope);
+        const char *r = cu_row(c.base, c.stride, c.page, &c.s, pos, 0, c.width, c.kv == OPS_KV_BF16 ? 2 : 4);
+        float x[4];
+        for (int j = 0; j < 4; j++, e++)
+            x[j] = e < nope ? p[e] : e < nope + rope ? cu_load_kv(r, rank + e - nope, c.kv) : 0.0f;
+        return make_float4(x[0], x[1], x[2], x[3]);
+    }
+    __device__ float4 v(int pos, int i) const { return at_four(kv + pos * n + at + nope, i * 4, v_dim); }
+};
+
+struct expanded {
+    const float *q;
+    int64_t ldq, ldo;
+    struct expanded_src src;
+    float scale;
+    const struct cu_seq *seqs;
+    float *out;
+};
+
+/* block: 16 rows x one head */
+static __global__ void __launch_bounds__(AT_BLOCK) expanded_kernel(struct expanded a)
+{
+    extern __shared__ float4 mem[];
+    struct expanded_src &e = a.src;
+    const int dk = e.nope + e.rope, h = blockIdx.y, r0 = blockIdx.x * AT_LANES;
+    struct at_tile t = at_carve((float *)mem, dk, e.v_dim, false, a.scale);
+    struct at_state st;
+    const struct cu_seq s = cu_seq_at(a.seqs, 0);
+    int n = s.n_rows - r0 < AT_LANES ? s.n_rows - r0 : AT_LANES;
+    for (int l = 0; l < AT_LANES; l++)
+        at_query(t, l, l < n ? a.q + (s.row0 + r0 + l) * a.ldq + (int64_t)h * dk : NULL, 0, s.pos0 + r0 + l + 1);
+    at_open(st);
+    e.c.s = s;
+    e.at = (int64_t)h * (e.nope + e.v_dim);
+    at_run<false>(t, st, e, 0, 0, s.pos0 + r0 + n);
+    at_publish(t, st);
+#pragma unroll
+    for (int l = 0; l < AT_LANES; l++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            int c = threadIdx.x * 4 + j;
+            if (l < n && c < e.v_dim) a.out[(s.row0 + r0 + l) * a.ldo + (int64_t)h * e.v_dim + c] = st.acc[l][j] / t.corr[l];
+        }
+}
+
+void cuda_mla_attend_expanded(struct ops *o, const float *q, int64_t ldq, const struct paged *cache, int rank, int rope,
+                              int nope, int v_dim, const struct mat *wkv, float scale, int heads,
+                              const struct seq_rows *seq, int n_seq, float *out, int64_t ldo)
+{
+    cudaStream_t st = cu_impl(o)->stream;
+    size_t bytes = at_bytes(nope + rope, v_dim, 0);
+    if (v_dim > AT_DV) {
+        log_error("mla_attend_expanded: value size %d is above %d", v_dim, (int)AT_DV);
+        abort();
+    }
+    CU(cudaFuncSetAttribute(expanded_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    for (int i = 0; i < n_seq; i++) {
+        if (seq[i].n_rows < 1) continue;
+        int rows, end = seq[i].pos0 + seq[i].n_rows;
+        struct at_pages c = at_pages_of(cache, rank + rope);
+        const struct cu_seq *s = cu_seqs(o, &seq[i], 1, cache->page, 0, &rows);
+        float *latent = (float *)cu_scratch_more(o, ((size_t)EXPAND * rank + (size_t)end * wkv->n) * sizeof(float));
+        float *kv = latent + (size_t)EXPAND * rank;
+        for (int p = 0; p < end; p += EXPAND) {
+            int n = end - p < EXPAND ? end - p : (int)EXPAND;
+            gather_kernel<<<n, 128, 0, st>>>(c, s, p, rank, latent);
+            CU_LAUNCHED("gather latent rows");
+            cuda_linear(o, wkv, latent, rank, n, kv + (int64_t)p * wkv->n, wkv->n);
+        }
+        struct expanded a = {q, ldq, ldo, {c, kv, wkv->n, 0, nope, v_dim, rank, rope}, scale, s, out};
+        expanded_kernel<<<dim3((unsigned)cu_parts(rows, AT_LANES), (unsigned)heads), AT_BLOCK, bytes, st>>>(a);
+        CU_LAUNCHED("mla_attend_expanded");
+    }
+}

@@ -1,0 +1,411 @@
+/* Routed experts. A pair is a row and one of its local experts. One small kernel groups the pairs by expert and cuts each
+ * group into tiles of rows; then up with SiTU for all tiles, down for all tiles, and each row adds its experts' shares in
+ * the order of idx. Weights stay at 4 bit until they are in registers. A block's four warps each take a quarter of the
+ * inputs; the quarters are added in order. Nothing depends on which rows share a tile, so neither do the bits. */
+#include "cuda.h"
+#include "fp4.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { WARPS = 4, GROUP_BLOCK = 1024, SCRATCH_MOST = 1 << 30 };
+
+/* ---- device tables of a layer's experts -------------------------------------------------------------- */
+
+struct cuda_table {
+    const struct mat *up, *down; /* key */
+    int n;
+    const void **host;           /* [4][n] data and scales of up, of down */
+    const void **dev;
+};
+
+/* the table of these experts, made at the first call; a layer whose matrices changed is read again */
+static const void **table_of(struct ops *o, const struct mat *up, const struct mat *down, int n)
+{
+    struct cuda_impl *im = cu_impl(o);
+    struct cuda_table *t = NULL;
+    for (int i = 0; i < im->n_tables && !t; i++)
+        if (im->tables[i].up == up && im->tables[i].down == down && im->tables[i].n == n) t = &im->tables[i];
+    if (!t) {
+        im->tables = (struct cuda_table *)realloc(im->tables, (size_t)(im->n_tables + 1) * sizeof *t);
+        if (!im->tables) abort();
+        t = &im->tables[im->n_tables++];
+        *t = cuda_table{up, down, n, (const void **)calloc(4 * (size_t)n, sizeof(void *)), NULL};
+        if (!t->host) abort();
+        CU(cudaMalloc((void **)&t->dev, 4 * (size_t)n * sizeof(void *)));
+    }
+    int changed = 0;
+    for (int i = 0; i < n; i++) {
+        const void *now[4] = {up[i].data.p, up[i].scale.p, down[i].data.p, down[i].scale.p};
+        for (int j = 0; j < 4; j++) {
+            changed |= t->host[j * n + i] != now[j];
+            t->host[j * n + i] = now[j];
+        }
+    }
+    if (changed) {
+        CU(cudaStreamSynchronize(im->stream));
+        CU(cudaMemcpy(t->dev, t->host, 4 * (size_t)n * sizeof(void *), cudaMemcpyHostToDevice));
+    }
+    return t->dev;
+}
+
+void cuda_moe_close(struct cuda_impl *im)
+{
+    for (int i = 0; i < im->n_tables; i++) {
+        (void)cudaFree(im->tables[i].dev);
+        free(im->tables[i].host);
+    }
+    free(im->tables);
+    im->tables = NULL;
+    im->n_tables = 0;
+}
+
+/* ---- grouping ----------------------------------------------------------------------------------------- */
+
+struct tile {
+    int expert, first, n; /* local expert, first pair, pairs */
+};
+
+struct groups {
+    struct tile *tile;
+    int *n_tiles;
+    int *row;             /* [pairs] row of a pair */
+    int *slot;            /* [t][k] pair of a row's j-th expert, -1: elsewhere */
+};
+
+static __global__ void __launch_bounds__(GROUP_BLOCK) group_kernel(struct groups s, const int32_t *idx, int t, int k, int e0,
+                                                                   int n_local, int per_tile)
+{
+    extern __shared__ int count[]; /* [n_local], then starts */
+    int *start = count + n_local, n = t * k;
+    for (int i = threadIdx.x; i < n_local; i += blockDim.x) count[i] = 0;
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        int e = idx[i] - e0;
+        if (e >= 0 && e < n_local) atomicAdd(&count[e], 1);
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        int pairs = 0, tiles = 0, lane = threadIdx.x;
+        for (int i0 = 0; i0 < n_local; i0 += 32) {
+            int i = i0 + lane, c = i < n_local ? count[i] : 0, m = (c + per_tile - 1) / per_tile, a = c, b = m;
+            for (int d = 1; d < 32; d <<= 1) {
+                int u = __shfl_up_sync(0xffffffffu, a, d), v = __shfl_up_sync(0xffffffffu, b, d);
+                if (lane >= d) {
+                    a += u;
+                    b += v;
+                }
+            }
+            if (i < n_local) start[i] = pairs + a - c;
+            for (int j = 0; j < m; j++)
+                s.tile[tiles + b - m + j] = tile{i, pairs + a - c + j * per_tile, c - j * per_tile < per_tile ? c - j * per_tile : per_tile};
+            pairs += __shfl_sync(0xffffffffu, a, 31);
+            tiles += __shfl_sync(0xffffffffu, b, 31);
+        }
+        if (lane == 0) *s.n_tiles = tiles;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        int e = idx[i] - e0, at = -1;
+        if (e >= 0 && e < n_local) {
+            at = atomicAdd(&start[e], 1);
+            s.row[at] = i / k;
+        }
+        s.slot[i] = at;
+    }
+}
+
+/* ---- products ------------------------------------------------------------------------------------------ */
+
+struct prod {
+    const struct tile *tile;   /* NULL: one expert, tiles of consecutive rows */
+    const int *n_tiles, *row;  /* row NULL: pairs are rows */
+    const void *const *data, *const *scale; /* per expert */
+    const __nv_bfloat16 *x;    /* [parts][..][kp] */
+    int64_t plane;
+    int kp, k, n;              /* inputs, outputs (up: of each half) */
+    int rows;                  /* dense: rows */
+    int groups;                /* down: sums of k / groups inputs each */
+    float b1, b2;              /* up: SiTU */
+    __nv_bfloat16 *h;          /* up: result [parts][pairs][hp] */
+    int64_t h_plane;
+    int hp;
+    float *y;                  /* down: result [pairs][groups][n] or, dense, [rows] with stride ldy */
+    int64_t ldy;
+};
+
+static __device__ __forceinline__ uint4 load_once(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+template <bool WIDE> static __device__ __forceinline__ void expand(uint32_t w, uint32_t scales, int byte, uint32_t *p)
+{
+    uint32_t s = scales >> (8 * byte) & 255u;
+    if (WIDE) fp4_expand_any(w, s, p);
+    else fp4_expand(w, fp4_scale(s), p);
+}
+
+/* inputs h (0: first 32, 1: last 32) of a tile for all outputs and rows */
+template <int MT, int NT, int PARTS, bool WIDE>
+static __device__ __forceinline__ void half_tile(float (*acc)[NT][4], const uint4 *w, const uint32_t *sc, const uint4 (*x)[PARTS], int h)
+{
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+        uint32_t lo[4], hi[4];
+        expand<WIDE>(h ? w[m].z : w[m].x, sc[m], 2 * h, lo);
+        expand<WIDE>(h ? w[m].w : w[m].y, sc[m], 2 * h + 1, hi);
+#pragma unroll
+        for (int j = 0; j < NT; j++)
+#pragma unroll
+            for (int p = 0; p < PARTS; p++) {
+                cu_mma(acc[m][j], lo[0], hi[0], lo[1], hi[1], x[j][p].x, x[j][p].y);
+                cu_mma(acc[m][j], lo[2], hi[2], lo[3], hi[3], x[j][p].z, x[j][p].w);
+            }
+    }
+}
+
+template <int MT, int NT, int PARTS, bool UP, bool WIDE, int U>
+static __global__ void __launch_bounds__(WARPS * 32) prod_kernel(struct prod a)
+{
+    __shared__ float part[WARPS][8 * NT][16 * MT + 1];
+    const int lane = threadIdx.x & 31, s = threadIdx.x >> 5, g = lane >> 2, q = lane & 3, kt = a.kp / CU_TILE_K;
+    const int group = UP ? 0 : blockIdx.z, k0 = UP ? 0 : a.k / a.groups * group, k1 = UP ? a.k : k0 + a.k / a.groups;
+    struct tile t = {0, (int)blockIdx.y * 8 * NT, 8 * NT};
+    if (a.tile) {
+        if ((int)blockIdx.y >= *a.n_tiles) return;
+        t = a.tile[blockIdx.y];
+    } else if (a.rows - t.first < t.n) t.n = a.rows - t.first;
+    const int tb0 = k0 / CU_TILE_K, tbn = (k1 + CU_TILE_K - 1) / CU_TILE_K - tb0;
+    const int b0 = tb0 + s * tbn / WARPS, b1 = tb0 + (s + 1) * tbn / WARPS;
+    const char *data = (const char *)a.data[t.expert] + lane * 16, *scale = (const char *)a.scale[t.expert] + g * 4;
+    int64_t at[MT];
+#pragma unroll
+    for (int m = 0; m < MT; m++) { /* up: first half of the tiles gates, second half ups of the same columns */
+        int half = UP ? m / (MT / 2) : 0, i = blockIdx.x * (UP ? MT / 2 : MT) + (UP ? m % (MT / 2) : m), most = (a.n + 15) / 16;
+        at[m] = (int64_t)(half * (a.n / 16) + (i < most ? i : most - 1)) * kt;
+    }
+    const __nv_bfloat16 *x[NT];
+#pragma unroll
+    for (int j = 0; j < NT; j++) {
+        int i = j * 8 + g;
+        x[j] = i < t.n ? a.x + (int64_t)(a.row ? a.row[t.first + i] : t.first + i) * a.kp + q * 8 : NULL;
+    }
+    float acc[MT][NT][4] = {}, sum[PARTS > 1 ? MT : 1][PARTS > 1 ? NT : 1][4] = {};
+    for (int b = b0; b < b1; b += U) {
+        uint4 w[U][MT];
+        uint32_t sc[U][MT];
+#pragma unroll
+        for (int u = 0; u < U; u++)
+#pragma unroll
+            for (int m = 0; m < MT; m++)
+                if (b + u < b1) {
+                    w[u][m] = load_once(data + (at[m] + b + u) * 512);
+                    sc[u][m] = __ldg((const uint32_t *)(scale + (at[m] + b + u) * 32));
+                }
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            int k = (b + u) * CU_TILE_K;
+            if (b + u >= b1) break;
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                if (k + h * 32 < k0 || k + h * 32 >= k1) continue;
+                uint4 v[NT][PARTS];
+#pragma unroll
+                for (int j = 0; j < NT; j++)
+#pragma unroll
+                    for (int p = 0; p < PARTS; p++)
+                        v[j][p] = x[j] ? *(const uint4 *)(x[j] + p * a.plane + k + h * 32) : make_uint4(0, 0, 0, 0);
+                half_tile<MT, NT, PARTS, WIDE>(acc, w[u], sc[u], v, h);
+            }
+            if (PARTS > 1) /* short runs in the tensor cores, FP32 sums between them */
+#pragma unroll
+                for (int m = 0; m < MT; m++)
+#pragma unroll
+                    for (int j = 0; j < NT; j++)
+#pragma unroll
+                        for (int i = 0; i < 4; i++) {
+                            sum[m][j][i] += acc[m][j][i];
+                            acc[m][j][i] = 0;
+                        }
+        }
+    }
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int j = 0; j < NT; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                part[s][j * 8 + q * 2 + i % 2][m * 16 + g + i / 2 * 8] = PARTS > 1 ? sum[m][j][i] : acc[m][j][i];
+    __syncthreads();
+    constexpr int OUTS = UP ? 8 * MT : 16 * MT;
+    for (int i = threadIdx.x; i < OUTS * 8 * NT; i += WARPS * 32) {
+        int row = i / OUTS, c = i % OUTS, out = blockIdx.x * OUTS + c;
+        if (row >= t.n || out >= a.n) continue;
+        float v = 0, u = 0;
+#pragma unroll
+        for (int p = 0; p < WARPS; p++) {
+            v += part[p][row][c];
+            if (UP) u += part[p][row][c + OUTS];
+        }
+        int64_t pair = t.first + row;
+        if (UP) {
+            v = cu_situ1(v, u, a.b1, a.b2);
+#pragma unroll
+            for (int p = 0; p < PARTS; p++) a.h[p * a.h_plane + pair * a.hp + out] = __float2bfloat16_rn(cu_part_bf16(v, p));
+        } else a.y[a.tile ? (pair * a.groups + group) * a.n + out : pair * a.ldy + out] = v;
+    }
+}
+
+template <int MT, int NT, int PARTS, bool UP, int U> static void launch(struct ops *o, const struct prod &a, int tiles)
+{
+    struct cuda_impl *im = cu_impl(o);
+    dim3 grid((unsigned)cu_parts(a.n, UP ? 8 * MT : 16 * MT), (unsigned)tiles, UP ? 1 : (unsigned)a.groups);
+    if (tiles < 1) return;
+    if (im->fp4_wide) prod_kernel<MT, NT, PARTS, UP, true, U><<<grid, WARPS * 32, 0, im->stream>>>(a);
+    else prod_kernel<MT, NT, PARTS, UP, false, U><<<grid, WARPS * 32, 0, im->stream>>>(a);
+    CU_LAUNCHED("experts");
+}
+
+/* rows per tile: 8, 16 or 32 */
+static int rows_per_tile(int64_t pairs, int experts)
+{
+    int64_t mean = pairs / (experts ? experts : 1);
+    return mean <= 6 ? 8 : mean <= 12 ? 16 : 32;
+}
+
+template <bool UP> static void product(struct ops *o, const struct prod &a, int per_tile, int tiles, int parts)
+{
+    if (parts == 1) {
+        if (per_tile == 8) launch<4, 1, 1, UP, 2>(o, a, tiles);
+        else if (per_tile == 16) launch<4, 2, 1, UP, 2>(o, a, tiles);
+        else launch<4, 4, 1, UP, 1>(o, a, tiles);
+    } else {
+        if (per_tile == 8) launch<4, 1, 3, UP, 2>(o, a, tiles);
+        else if (per_tile == 16) launch<2, 2, 3, UP, 2>(o, a, tiles);
+        else launch<2, 4, 3, UP, 1>(o, a, tiles);
+    }
+}
+
+/* ---- shares of a row ------------------------------------------------------------------------------------- */
+
+static __global__ void share_kernel(const float *leaf, const int *slot, const float *w, int k, int latent, int groups, float *y,
+                                    int64_t y_stride)
+{
+    int row = blockIdx.y, g = blockIdx.z, i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= latent) return;
+    float v = 0;
+    for (int j = 0; j < k; j++) {
+        int pair = slot[row * k + j];
+        if (pair >= 0) v += w[row * k + j] * leaf[((int64_t)pair * groups + g) * latent + i];
+    }
+    y[g * y_stride + (int64_t)row * latent + i] = v;
+}
+
+/* what a block of rows needs, in bytes; pointers are set when base is not NULL */
+struct work {
+    __nv_bfloat16 *z, *h;
+    float *leaf;
+    struct groups g;
+    size_t bytes;
+};
+
+static struct work carve(char *base, int rows, int k, int n_local, int parts, int zp, int hp, int latent, int groups)
+{
+    size_t pairs = (size_t)rows * (size_t)(k < n_local ? k : n_local), at = 0, rows8 = cu_up((size_t)rows, 8);
+    const size_t size[7] = {parts * rows8 * zp * 2, parts * pairs * hp * 2, pairs * groups * latent * 4,
+                            (pairs + 1) * sizeof(struct tile), 4, pairs * 4, (size_t)rows * k * 4};
+    char *p[7];
+    for (int i = 0; i < 7; i++) {
+        p[i] = base + at;
+        at += cu_up(size[i], 256);
+    }
+    return work{(__nv_bfloat16 *)p[0], (__nv_bfloat16 *)p[1], (float *)p[2],
+                {(struct tile *)p[3], (int *)p[4], (int *)p[5], (int *)p[6]}, at};
+}
+
+void cuda_moe(struct ops *o, const struct mat *up, const struct mat *down, int e0, int n_local, int n_experts, const float *z,
+              int latent, int cols, int groups, int merge, const int32_t *idx, const float *w, int k, float b1, float b2,
+              int t, float *y, int64_t y_stride)
+{
+    struct cuda_impl *im = cu_impl(o);
+    const int parts = im->act == ACT_FP32 ? 3 : 1, sums = merge ? 1 : groups, most = k < n_local ? k : n_local;
+    const int zp = (int)cu_up((size_t)latent, CU_TILE_K), hp = (int)cu_up((size_t)cols, CU_TILE_K);
+    (void)n_experts;
+    if (t < 1) return;
+    const void **table = table_of(o, up, down, n_local);
+    int block = t < 65535 ? t : 65535;
+    while (block > 1 && carve(NULL, block, k, n_local, parts, zp, hp, latent, sums).bytes > SCRATCH_MOST) block = (block + 1) / 2;
+    for (int r = 0; r < t; r += block) {
+        int n = t - r < block ? t - r : block, per_tile = rows_per_tile((int64_t)n * most, n_local);
+        int64_t pairs = (int64_t)n * most;
+        int tiles = (int)(pairs / per_tile + (pairs < n_local ? pairs : n_local));
+        struct work s = carve(NULL, n, k, n_local, parts, zp, hp, latent, sums);
+        s = carve((char *)cu_scratch(o, s.bytes), n, k, n_local, parts, zp, hp, latent, sums);
+        cu_rows_bf16(o, z + (int64_t)r * latent, latent, n, latent, zp, parts, s.z);
+        group_kernel<<<1, GROUP_BLOCK, 2 * (size_t)n_local * sizeof(int), im->stream>>>(s.g, idx + (int64_t)r * k, n, k, e0, n_local, per_tile);
+        CU_LAUNCHED("group");
+        struct prod a = {};
+        a.tile = s.g.tile;
+        a.n_tiles = s.g.n_tiles;
+        a.row = s.g.row;
+        a.data = table;
+        a.scale = table + n_local;
+        a.x = s.z;
+        a.plane = (int64_t)cu_up((size_t)n, 8) * zp;
+        a.kp = zp;
+        a.k = latent;
+        a.n = cols;
+        a.groups = 1;
+        a.b1 = b1;
+        a.b2 = b2;
+        a.h = s.h;
+        a.hp = hp;
+        a.h_plane = pairs * hp;
+        product<true>(o, a, per_tile, tiles, parts);
+        a.row = NULL;
+        a.data = table + 2 * n_local;
+        a.scale = table + 3 * n_local;
+        a.x = s.h;
+        a.plane = a.h_plane;
+        a.kp = hp;
+        a.k = cols;
+        a.n = latent;
+        a.groups = sums;
+        a.y = s.leaf;
+        product<false>(o, a, per_tile, tiles, parts);
+        dim3 grid((unsigned)cu_parts(latent, 256), (unsigned)n, (unsigned)sums);
+        share_kernel<<<grid, 256, 0, im->stream>>>(s.leaf, s.g.slot, w + (int64_t)r * k, k, latent, sums,
+                                                   y + (int64_t)r * latent, y_stride);
+        CU_LAUNCHED("shares");
+    }
+}
+
+/* linear on one MXFP4 matrix: rows as pairs of a single expert */
+void cu_fp4_linear(struct ops *o, const struct mat *m, const float *x, int64_t ldx, int t, float *y, int64_t ldy)
+{
+    const int parts = cu_impl(o)->act == ACT_FP32 || m->exact ? 3 : 1, kp = (int)cu_up((size_t)m->k, CU_TILE_K), block = 8192;
+    const void *const host[2] = {m->data.p, m->scale.p};
+    for (int r = 0; r < t; r += block) {
+        int n = t - r < block ? t - r : block, per_tile = rows_per_tile(n, 1);
+        const void **dev = (const void **)cu_stage(o, host, sizeof host);
+        struct prod a = {};
+        a.plane = (int64_t)cu_up((size_t)n, 8) * kp;
+        __nv_bfloat16 *xb = (__nv_bfloat16 *)cu_scratch(o, (size_t)(parts * a.plane) * 2);
+        cu_rows_bf16(o, x + r * ldx, ldx, n, m->k, kp, parts, xb);
+        a.data = dev;
+        a.scale = dev + 1;
+        a.x = xb;
+        a.kp = kp;
+        a.k = m->k;
+        a.n = m->n;
+        a.rows = n;
+        a.groups = 1;
+        a.y = y + r * ldy;
+        a.ldy = ldy;
+        product<false>(o, a, per_tile, cu_parts(n, per_tile), parts);
+    }
+}
