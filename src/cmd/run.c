@@ -2,7 +2,6 @@
 #include "pd/run.h"
 
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +16,7 @@
 #include "cmd/facts.h"
 #include "cmd/inject.h"
 #include "cmd/record.h"
+#include "cmd/stop.h"
 
 struct job {
     struct options o;
@@ -40,14 +40,6 @@ struct job {
     struct descriptor *desc;
     int leader, complete;
 };
-
-static volatile int interrupted;
-
-static void on_signal(int sig)
-{
-    (void)sig;
-    interrupted = 1;
-}
 
 static int leader_rank(const struct job *j)
 {
@@ -152,7 +144,7 @@ static void fill_run_config(struct job *j)
         .max_new = j->o.max_new,
         .absorbed_prefill = j->o.mla_prefill == OPT_MLA_ABSORBED,
         .watchdog_s = j->o.watchdog,
-        .interrupted = &interrupted,
+        .interrupted = stop_signal(),
         .kill_rank = j->inj.kill_rank,
         .kill_event = j->inj.kill_event,
     };
@@ -263,7 +255,7 @@ static enum status leader_end(struct job *j, const struct rank_stats *all)
     log_info("free at the end: pages and slots of all %d ranks as at the start; orders %lld; start delay at most %lld ticks",
              j->w.size, (long long)all[lead].orders, (long long)all[lead].start_delay_max);
     TRY(facts_plan_json(&j->o, &j->told, &j->plan, &plan));
-    enum status st = record_finish(j->rec, all, j->w.size, plan, j->s.topo.single ? "none" : transfer_osc(), interrupted, &j->complete);
+    enum status st = record_finish(j->rec, all, j->w.size, plan, j->s.topo.single ? "none" : transfer_osc(), *stop_signal() != 0, &j->complete);
     mem_free(plan);
     TRY(st);
     log_info("%s: %d of %d rows, %s", j->o.out, record_committed(j->rec), j->n, j->complete ? "complete" : "not complete");
@@ -281,7 +273,7 @@ static enum status finish(struct job *j, const struct rank_stats *mine)
     if (j->dump && st == ST_OK) st = dump_write(j->dump);
     mem_free(all);
     TRY(world_agree(&j->w, st));
-    int done[2] = {j->complete, interrupted};
+    int done[2] = {j->complete, *stop_signal() != 0};
     TRY(mpi_check(MPI_Bcast(done, 2, MPI_INT, leader_rank(j), j->w.all), "MPI_Bcast"));
     if (done[0]) return ST_OK;
     return done[1] ? ST_E_INTERRUPTED : ST_E_INCOMPLETE;
@@ -301,6 +293,7 @@ static enum status job_body(struct job *j)
     int number = prefill ? j->w.rank : j->w.rank - j->s.topo.n_prefill;
     log_init(role, number, j->o.debug ? LOG_DEBUG : LOG_INFO);
     if (j->o.evidence) TRY(world_agree(&j->w, evidence_log(j->o.evidence, j->w.rank)));
+    if (j->leader) stop_speak(j->o.out);
     TRY(facts_start(&j->facts, &j->w, &j->s, &j->o));
     TRY(check_build(j));
     if (!talks && !j->o.debug) log_init(role, number, LOG_WARN);
@@ -346,9 +339,7 @@ enum status cmd_run(int argc, char **argv)
     }
     j->facts.argc = argc;
     j->facts.argv = argv;
-    /* before MPI starts: a signal during start-up must not kill the job */
-    signal(SIGUSR1, on_signal);
-    signal(SIGTERM, on_signal);
+    stop_watch();
     st = world_start(NULL, NULL, &j->w);
     if (st == ST_OK) {
         st = job_body(j);

@@ -26,7 +26,22 @@ expect 2 "resume under another configuration" "config" $MPIRUN -n 4 "$PDFLASH" r
     --out "$W/whole.h5" --resume
 expect 0 "resume of a complete run does nothing" "6 of 6" $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/whole.h5" --resume
 
-# a signal: finish what runs, exit 75, resume to the end
+# each stop signal, straight to the program: what runs is finished, one line says so at once, exit 75, resume to the end
+for sig in INT TERM USR1; do
+    rm -f "$W/$sig.h5" "$W/$sig.h5.jsonl"
+    "$PDFLASH" run $MODEL $common --single --spec none --concurrency 1 --out "$W/$sig.h5" >"$W/$sig.log" 2>&1 &
+    pid=$!
+    for _ in $(seq 400); do grep -q "run single" "$W/$sig.log" && break; sleep 0.05; done
+    kill -$sig $pid
+    wait $pid
+    rc=$?
+    n=$(grep -c "SIG$sig received: .* results in $W/$sig.h5" "$W/$sig.log")
+    if [ $rc = 75 ] && [ "$n" = 1 ]; then pass "$sig: exit 75, said once"; else fail "$sig: exit $rc, said $n times"; cat "$W/$sig.log"; fi
+    check "$sig: resume" "$PDFLASH" run $MODEL $common --single --spec none --out "$W/$sig.h5" --resume
+    check "$sig and resume: same tokens" $X tokens "$W/whole.h5" "$W/$sig.h5"
+done
+
+# the signal through mpirun
 rm -f "$W/usr1.h5" "$W/usr1.h5.jsonl"
 $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/usr1.h5" --watchdog 60 --concurrency 1 --slots 1 >"$W/usr1.log" 2>&1 &
 mpi=$!
