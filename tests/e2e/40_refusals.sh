@@ -33,6 +33,12 @@ echo "not a result" >"$W/exists.h5"
 expect 2 "output exists" "exists" "$PDFLASH" run $MODEL --prompts "$W/p.h5" --out "$W/exists.h5" --single
 expect 2 "show of something else" "exists.h5" "$PDFLASH" show "$W/exists.h5"
 
+# what cannot be printed is a failure, whichever command prints
+job 1 small --single --prompts "$W/p.h5" --max-new 8
+for c in "show $W/small.h5" "show --json $W/small.h5" "grade $W/small.h5" "plan $MODEL" "run --help" "--help" "--version"; do
+    expect 3 "${c%% "$W"*} to a full device" "cannot write" sh -c "'$PDFLASH' $c >/dev/full"
+done
+
 # layouts that do not match: all ranks refuse, nothing is put
 mismatch() { # NAME FIELD TEXT INJECT
     expect 2 "mismatch: $1" "$2" $MPIRUN -n 4 "$PDFLASH" $base $pd --inject "$3"
