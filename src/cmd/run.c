@@ -117,7 +117,8 @@ static enum status open_ops(struct job *j)
     static const char *const order[] = {"scalar", "avx2", "avx512", "avx512bf16", "amx"};
     enum ops_act act = j->o.act == OPT_ACT_BF16 ? ACT_BF16 : ACT_FP32;
     if (j->o.device == DEVICE_CUDA) return ops_cuda_open(act, 0, &j->ops);
-    TRY(ops_cpu_open(act, j->o.isa, &j->ops));
+    const char *isa = j->o.isa ? order[j->o.isa - 1] : NULL; /* the option says "auto" first */
+    TRY(world_agree(&j->w, ops_cpu_open(act, isa, &j->ops)));
     int mine = 0, least = 0;
     for (int i = 0; i < 5; i++)
         if (strcmp(order[i], j->ops.isa) == 0) mine = i;

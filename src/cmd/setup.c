@@ -8,13 +8,12 @@ enum status setup_configs(const struct options *o, struct setup *s_p)
     struct group prefill, decode;
     memset(&s, 0, sizeof s);
     TRY(options_spec(o, &s.dflash));
-    TRY(group_parse(o->prefill, "--prefill", &prefill));
-    TRY(group_parse(o->decode, "--decode", &decode));
+    TRY(group_parse(o->prefill, "prefill", &prefill));
+    TRY(group_parse(o->decode, "decode", &decode));
     TRY(config_load(o->model, &s.c));
     if (s.dflash) TRY(draft_config_load(o->draft, &s.c, &s.d));
     s.block = s.dflash ? s.d.block : 1;
     if (o->block) {
-        if (!s.dflash) return ERR(ST_E_CONFIG, "--block %d has no meaning with --spec none", o->block);
         if (o->block < 2 || o->block > s.d.block)
             return ERR(ST_E_CONFIG, "--block %d: the draft was trained with block_size %d; choose 2 to %d", o->block, s.d.block, s.d.block);
         s.block = o->block;

@@ -11,10 +11,14 @@ expect 0 "help" "--concurrency" "$PDFLASH" run --help
 expect 1 "unknown option" "did you mean --concurrency" "$PDFLASH" $base --concurency 3
 expect 1 "number out of range" "out of range" "$PDFLASH" $base --concurrency 0
 expect 1 "missing option" "--prompts FILE is required" "$PDFLASH" run $MODEL --out x
-expect 1 "bad topology text" "prefill" "$PDFLASH" $base --prefill pp=x
+expect 1 "bad prefill text" " --prefill pp=x: 'x' is not a number" "$PDFLASH" $base --prefill pp=x
+expect 1 "bad decode text" " --decode up=2: 'up=2' is not" "$PDFLASH" $base --decode up=2
+expect 1 "unknown speculation" "'medusa' is unknown" "$PDFLASH" $base --single --spec medusa
+expect 1 "unknown kv type" "'fp8' is unknown" "$PDFLASH" $base --single --kv-dtype fp8
+expect 1 "block without speculation" "block 4" "$PDFLASH" $base --single --spec none --block 4
 expect 2 "eagle3" "paused" "$PDFLASH" $base --single --spec eagle3
 expect 2 "dspark" "dspark" "$PDFLASH" $base --single --spec dspark
-expect 2 "dflash without a draft" "--draft" "$PDFLASH" run --model inputs/k3-nano --prompts "$W/p.h5" --out "$W/o.h5" --single
+expect 1 "dflash without a draft" "--draft" "$PDFLASH" run --model inputs/k3-nano --prompts "$W/p.h5" --out "$W/o.h5" --single
 expect 2 "block larger than trained" "block_size 16" "$PDFLASH" $base --single --block 32
 expect 2 "tp does not divide" "tp" "$PDFLASH" $base --single --decode tp=3
 expect 2 "illegal ep" "ep" $MPIRUN -n 9 "$PDFLASH" $base --prefill pp=1 --decode tp=8,ep=2
@@ -28,7 +32,7 @@ expect 2 "prompts that are no HDF5" "README" "$PDFLASH" run $MODEL --single --pr
 expect 2 "prompt longer than the positions" "row 0" "$PDFLASH" $base --single --max-new 1048570
 expect 2 "nccl on the CPU" "nccl" "$PDFLASH" $base --single --comm nccl
 expect 2 "cuda in a CPU build" "CUDA" "$PDFLASH" $base --single --device cuda
-expect 2 "unknown isa" "sse9" "$PDFLASH" $base --single --isa sse9
+expect 1 "unknown isa" "sse9" "$PDFLASH" $base --single --isa sse9
 echo "not a result" >"$W/exists.h5"
 expect 2 "output exists" "exists" "$PDFLASH" run $MODEL --prompts "$W/p.h5" --out "$W/exists.h5" --single
 expect 2 "show of something else" "exists.h5" "$PDFLASH" show "$W/exists.h5"
