@@ -68,10 +68,10 @@ static enum status take_prompts(struct job *j)
     if (j->o.limit && j->o.limit < j->n) j->n = j->o.limit;
     for (int i = 0; i < j->n; i++) {
         const struct prompts_row *r = prompts_row(j->prompts, (size_t)i);
-        int64_t most = (int64_t)j->s.c.max_position - j->o.max_new - j->s.block;
-        if (r->n_ids > most)
-            return ERR(ST_E_CONFIG, "%s: row %d has %" PRId64 " tokens; with --max-new %d and a block of %d at most %" PRId64 " fit into %d positions; nothing is cut",
-                       j->o.prompts, i, r->n_ids, j->o.max_new, j->s.block, most, j->s.c.max_position);
+        if (r->n_ids > j->s.most_prompt)
+            return ERR(ST_E_CONFIG,
+                       "%s: row %d has %" PRId64 " tokens; with --max-new %d and a block of %d at most %d fit into %d positions; "
+                       "nothing is cut", j->o.prompts, i, r->n_ids, j->o.max_new, j->s.block, j->s.most_prompt, j->s.c.max_position);
         total += r->n_ids;
     }
     j->offset = mem_alloc((size_t)j->n + 1, sizeof *j->offset, "prompt offsets");

@@ -18,6 +18,11 @@ enum status setup_configs(const struct options *o, struct setup *s_p)
             return ERR(ST_E_CONFIG, "--block %d: the draft was trained with block_size %d; choose 2 to %d", o->block, s.d.block, s.d.block);
         s.block = o->block;
     }
+    int64_t most = (int64_t)s.c.max_position - o->max_new - s.block;
+    if (most < 1)
+        return ERR(ST_E_CONFIG, "--max-new %d: with a block of %d the model's %d positions leave no room for a prompt; ask for fewer",
+                   o->max_new, s.block, s.c.max_position);
+    s.most_prompt = (int)most;
     TRY(topology_make(&s.c, s.dflash ? &s.d : NULL, &prefill, &decode, o->single, &s.topo));
     *s_p = s;
     return ST_OK;

@@ -11,6 +11,7 @@ struct setup {
     struct draft_config d; /* when dflash */
     int dflash;
     int block;             /* verify rows; 1 without speculation */
+    int most_prompt;       /* longest prompt that fits into the model's positions with --max-new and a block, tokens */
     struct topology topo;
 };
 
