@@ -29,7 +29,7 @@ expect 1 "started without mpirun under Slurm" "mpirun" env SLURM_NTASKS=4 "$PDFL
 expect 2 "no model" "config.json" "$PDFLASH" run --model "$W" --single --spec none --prompts "$W/p.h5" --out "$W/o.h5"
 expect 2 "no prompts" "nothere" "$PDFLASH" run $MODEL --single --prompts nothere.h5 --out "$W/o.h5"
 expect 2 "prompts that are no HDF5" "README" "$PDFLASH" run $MODEL --single --prompts README.md --out "$W/o.h5"
-expect 2 "prompt longer than the positions" "row 0" "$PDFLASH" $base --single --max-new 1048570
+expect 2 "prompt longer than the positions" "row 0" "$PDFLASH" $base --single --max-new 1048550
 for new in 1048560 99999999 2147483647; do # more than there are positions, also where sums leave 32 bits
     expect 2 "no room for a prompt: run --max-new $new" "max-new $new: .* 1048576 positions" "$PDFLASH" $base --single --max-new $new
     expect 2 "no room for a prompt: plan --max-new $new" "max-new $new: .* 1048576 positions" "$PDFLASH" plan $MODEL --max-new $new
