@@ -107,7 +107,7 @@ START_TEST(acceptance_figures_are_those_of_the_reference)
         struct results_writer *w;
         struct results *r;
         struct report p;
-        ck_assert_int_eq(results_open(path, RESULTS_NEW, &(struct results_setup){"h", 16, 16}, &w), ST_OK);
+        ck_assert_int_eq(results_open(path, RESULTS_NEW, &(struct results_setup){"h", 16, 16, NULL, 0}, &w), ST_OK);
         for (int i = 0; i < 16; i++) add_trace(w, f, set[s], i);
         results_close(w);
         ck_assert_int_eq(results_load(path, &r), ST_OK);
@@ -153,14 +153,16 @@ static void hand_row(struct results_writer *w, int64_t index, enum result_stop s
 static const char *hand_made(void)
 {
     const char *path = clean_path("hand.h5");
-    const struct results_setup setup = {"hash-1", 8, 4};
+    const struct results_setup setup = {"hash-1", 8, 4, NULL, 0};
     struct results_writer *w;
     static const struct result_round a[] = {{0, 3, 3, 4, 5}, {1, 3, 0, 1, 6}, {2, 3, 1, 1, 7}}, b[] = {{0, 3, 2, 3, 1}}, lost[] = {{0, 3, 3, 4, 1}};
     const double none[8] = {NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
-    const struct result_attr attr[] = {{"spec", H5_KIND_STR, "dflash", 0, 0}, {"topology", H5_KIND_STR, "prefill pp=2 decode tp=2", 0, 0}};
+    const struct result_attr attr[] = {{"spec", H5_KIND_STR, "dflash", 0, 0}, {"topology", H5_KIND_STR, "prefill pp=2 decode tp=2", 0, 0},
+                                       {"attempt_1_topology", H5_KIND_STR, "prefill pp=2 decode tp=2", 0, 0}};
+    const struct result_attr again[] = {{"attempt_2_topology", H5_KIND_STR, "single tp=1", 0, 0}, {"attempt_2_run_id", H5_KIND_STR, "two", 0, 0}};
     const struct result_memory m = {3, "decode", "node-1", 4096, 2048, 100, 50, -1};
     ck_assert_int_eq(results_open(path, RESULTS_NEW, &setup, &w), ST_OK);
-    ck_assert_int_eq(results_attrs(w, attr, 2), ST_OK);
+    ck_assert_int_eq(results_attrs(w, attr, 3), ST_OK);
     hand_row(w, 0, RESULT_EOS, "#### 18", 7, a, 3, (double[]){0, 1, 2, 2, 2.5, 3, 2.25, 9});
     hand_row(w, 1, RESULT_EOS, "it is 18", 4, b, 1, (double[]){0, 2, 4, 4, 4.5, 5, 4.25, 7});
     hand_row(w, 2, RESULT_LENGTH, "let me", 20, NULL, 0, (double[]){0, 1, 2, 2, 2.5, 4, 2.25, 11});
@@ -168,6 +170,7 @@ static const char *hand_made(void)
     hand_row(w, 4, RESULT_EOS, "#### 19", 3, NULL, 0, none); /* done, but its times were not measured */
     results_close(w);
     ck_assert_int_eq(results_open(path, RESULTS_RESUME, &setup, &w), ST_OK);
+    ck_assert_int_eq(results_attrs(w, again, 2), ST_OK);
     hand_row(w, 5, RESULT_EOS, "#### 18", 9, NULL, 0, (double[]){0, 0.5, 1, 1, 1.5, 2, 1.25, 6});
     ck_assert_int_eq(results_memory(w, &m, 1), ST_OK);
     ck_assert_int_eq(results_finish(w, 1, NULL), ST_OK);
@@ -212,6 +215,9 @@ START_TEST(summary_of_a_run_worked_out_by_hand)
     ck_assert_str_eq(json_string_value(json_object_get(o, "topology")), "prefill pp=2 decode tp=2");
     ck_assert_str_eq(json_string_value(json_object_get(o, "config_hash")), "hash-1");
     ck_assert(json_is_false(json_object_get(o, "complete")) && json_is_false(json_object_get(o, "failed_run")));
+    const json_t *tries = json_object_get(o, "attempts"), *second = json_array_get(tries, 1);
+    ck_assert(json_array_size(tries) == 2 && num(second, "attempt") == 2 && num(second, "rows") == 1);
+    ck_assert_str_eq(json_string_value(json_object_get(second, "topology")), "single tp=1");
     const json_t *kda = json_object_get(json_object_get(o, "transfer"), "kda"), *mla = json_object_get(json_object_get(o, "transfer"), "mla");
     ck_assert(num(kda, "bytes") == 600 && num(kda, "puts") == 6 && num(kda, "seconds") == 3);
     ck_assert(num(mla, "bytes") == 0 && json_is_null(json_object_get(mla, "seconds")));
@@ -251,6 +257,8 @@ START_TEST(texts_say_what_is_there_and_what_is_not)
     ck_assert_int_eq(report_make(r, &p), ST_OK);
     char *text = text_of(report_text, &p);
     has(text, "questions 8: 4 completed, 1 truncated, 1 failed, 2 missing (run not complete, attempt 2)");
+    has(text, "  attempt 1: 5 rows, topology prefill pp=2 decode tp=2, run not recorded\n");
+    has(text, "  attempt 2: 1 rows, topology single tp=1, run two\n");
     has(text, "lm_eval_flexible   3 of 8 all questions = 37.50 %");
     has(text, "3 of 4 completed = 75.00 %");
     has(text, "4 verify steps, 12 drafts proposed, 6 accepted, 9 tokens emitted");
@@ -285,7 +293,7 @@ START_TEST(a_run_without_rows_is_a_failed_run)
     struct results *r;
     struct report p;
     log_mute(1);
-    ck_assert_int_eq(results_open(path, RESULTS_NEW, &(struct results_setup){"h", 5, 1}, &w), ST_OK);
+    ck_assert_int_eq(results_open(path, RESULTS_NEW, &(struct results_setup){"h", 5, 1, NULL, 0}, &w), ST_OK);
     results_close(w);
     ck_assert_int_eq(results_load(path, &r), ST_OK);
     ck_assert_int_eq(report_make(r, &p), ST_OK);

@@ -183,7 +183,9 @@ START_TEST(existing_files_and_other_writers_are_refused)
     ck_assert_int_eq(results_open(path, RESULTS_FORCE, &setup, &v), ST_E_FILE);
     ck_assert_int_eq(results_open(path, RESULTS_RESUME, &setup, &v), ST_E_FORMAT);
     ck_assert_int_eq(results_load(path, &r), ST_E_FORMAT);
-    static const struct results_setup bad[] = {{"", QUESTIONS, BLOCK}, {NULL, QUESTIONS, BLOCK}, {"x", 0, BLOCK}, {"x", QUESTIONS, 0}, {"x", 4, 5000}};
+    static const struct results_setup bad[] = {
+        {"", QUESTIONS, BLOCK, NULL, 0}, {NULL, QUESTIONS, BLOCK, NULL, 0}, {"x", 0, BLOCK, NULL, 0},
+        {"x", QUESTIONS, 0, NULL, 0}, {"x", 4, 5000, NULL, 0}};
     path = clean_path("refuse2.h5");
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) ck_assert_int_eq(results_open(path, RESULTS_NEW, &bad[i], &v), ST_E_RANGE);
     ck_assert_int_ne(access(journal_of(path), F_OK), 0); /* a refused start leaves nothing behind */
@@ -199,9 +201,9 @@ START_TEST(another_configuration_is_refused_naming_both)
     static const struct {
         struct results_setup s;
         const char *a, *b;
-    } cases[] = {{{"beef4567", QUESTIONS, BLOCK}, "cafe0123", "beef4567"},
-                 {{"cafe0123", QUESTIONS + 1, BLOCK}, "24 questions", "25"},
-                 {{"cafe0123", QUESTIONS, BLOCK + 1}, "block 8", "9"}};
+    } cases[] = {{{"beef4567", QUESTIONS, BLOCK, NULL, 0}, "cafe0123", "beef4567"},
+                 {{"cafe0123", QUESTIONS + 1, BLOCK, NULL, 0}, "24 questions", "25"},
+                 {{"cafe0123", QUESTIONS, BLOCK + 1, NULL, 0}, "block 8", "9"}};
     for (int lost = 0; lost < 2; lost++) { /* with the file, and from the journal alone */
         if (lost) unlink(path);
         for (size_t i = 0; i < 3; i++) {
@@ -212,6 +214,43 @@ START_TEST(another_configuration_is_refused_naming_both)
     w = open_ok(path, RESULTS_RESUME); /* nothing was harmed */
     ck_assert_int_eq(results_done_count(w), 1);
     results_close(w);
+}
+END_TEST
+
+/* whatever the hash covers and the file records is named with both values; the rest is not mentioned */
+START_TEST(a_refused_resume_says_what_differs)
+{
+    const char *path = clean_path("differs.h5");
+    struct results_writer *w = open_ok(path, RESULTS_NEW);
+    static const struct result_attr kept[] = {{"model_hash", H5_KIND_STR, "aa11", 0, 0}, {"option_max-new", H5_KIND_STR, "40", 0, 0},
+                                              {"spec", H5_KIND_STR, "dflash", 0, 0}};
+    ck_assert_int_eq(results_attrs(w, kept, 3), ST_OK);
+    ck_assert_int_eq(append(w, 0, 0, RESULT_EOS), ST_OK);
+    results_close(w);
+    static const struct {
+        const char *value[4];
+        int64_t questions;
+        int32_t block;
+        const char *says, *not;
+    } cases[] = {
+        {{"bb22", "40", "dflash", "x"}, QUESTIONS, BLOCK, ": --model is aa11 in the file and bb22 now; use", "--max-new"},
+        {{"aa11", "41", "none", "x"}, QUESTIONS, BLOCK, "--max-new is 40 in the file and 41 now; --spec is dflash in the file and none now;", "--model"},
+        {{"aa11", "40", "dflash", "x"}, QUESTIONS - 4, BLOCK, "questions (--limit) is 24 in the file and 20 now", "--max-new"},
+        {{"aa11", "40", "dflash", "x"}, QUESTIONS, BLOCK / 2, "--block is 8 in the file and 4 now", "--limit"},
+        {{"aa11", "40", "dflash", "x"}, QUESTIONS, BLOCK, "config hash cafe0123, this run has other", "--block"},
+    };
+    for (int lost = 0; lost < 2; lost++) {
+        if (lost) unlink(path);
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+            const char *const *v = cases[i].value;
+            const struct results_identity d[] = {{"model_hash", "--model", v[0]}, {"option_max-new", "--max-new", v[1]},
+                                                 {"spec", "--spec", v[2]}, {"never_recorded", "--never", v[3]}};
+            const struct results_setup s = {"other", cases[i].questions, cases[i].block, d, 4};
+            ck_assert_int_eq(results_open(path, RESULTS_RESUME, &s, &w), ST_E_CONFIG);
+            ck_assert_msg(strstr(err_last(), cases[i].says) && strstr(err_last(), "--force-new"), "%s", err_last());
+            ck_assert_msg(!strstr(err_last(), cases[i].not) && !strstr(err_last(), "--never"), "%s", err_last());
+        }
+    }
 }
 END_TEST
 
@@ -428,6 +467,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, names_and_units_are_in_the_file);
     SUITE_TEST(tc, existing_files_and_other_writers_are_refused);
     SUITE_TEST(tc, another_configuration_is_refused_naming_both);
+    SUITE_TEST(tc, a_refused_resume_says_what_differs);
     SUITE_TEST(tc, rows_that_cannot_be_are_refused);
     SUITE_TEST(tc, failed_rows_are_redone_by_a_later_attempt);
     SUITE_TEST(tc, a_damaged_file_or_journal_loses_nothing_committed);

@@ -118,10 +118,19 @@ static void head(const struct report *p, FILE *out)
             (long long)p->missing, p->results->complete ? "complete" : "not complete", p->results->attempt);
 }
 
+/* worth a line each when there were several: their topologies may differ */
+static void attempts(const struct report *p, FILE *out)
+{
+    struct report_attempt a;
+    for (int32_t i = 1; p->results->attempt > 1 && report_attempt(p, i, &a); i++)
+        fprintf(out, "  attempt %d: %lld rows, topology %s, run %s\n", i, (long long)a.rows, a.topology, a.run_id);
+}
+
 void report_text(const struct report *p, FILE *out)
 {
     head(p, out);
     fprintf(out, "config %s, topology %s\n", p->config_hash, p->topology[0] ? p->topology : "not recorded");
+    attempts(p, out);
     fprintf(out, "tokens: %lld prompt, %lld output\n", (long long)p->prompt_tokens, (long long)p->output_tokens);
     fprintf(out, "correct\n");
     rates(p, out);

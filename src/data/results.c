@@ -1,5 +1,6 @@
 #include "data/results.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -44,6 +45,49 @@ static enum status same_setup(const char *path, const char *hash, int64_t questi
     if (block != want->block)
         return ERR(ST_E_CONFIG, "%s: made with block %d, this run has %d", path, block, want->block);
     return ST_OK;
+}
+
+enum { DIFFERENCES = 768 };
+
+static void differs(char text[DIFFERENCES], const char *name, const char *there, const char *here)
+{
+    size_t n = strlen(text);
+    if (strcmp(there, here) != 0)
+        snprintf(text + n, DIFFERENCES - n, "%s%s is %s in the file and %s now", n ? "; " : "", name, there, here);
+}
+
+static void number_differs(char text[DIFFERENCES], const char *name, int64_t there, int64_t here)
+{
+    char a[24], b[24];
+    snprintf(a, sizeof a, "%lld", (long long)there);
+    snprintf(b, sizeof b, "%lld", (long long)here);
+    differs(text, name, a, b);
+}
+
+/* under another hash: what differs, as far as the file says */
+static enum status differences(const struct results_store *s, const struct results_setup *want, char text[DIFFERENCES])
+{
+    text[0] = 0;
+    for (size_t i = 0; i < want->n_identity; i++) {
+        const struct results_identity *d = &want->identity[i];
+        char *there;
+        if (!h5_has_attr(s->f, "/", d->key)) continue;
+        TRY(h5_get_str(s->f, "/", d->key, &there));
+        differs(text, d->name, there, d->value);
+        mem_free(there);
+    }
+    number_differs(text, "the number of questions (--limit)", s->questions, want->questions);
+    number_differs(text, "--block", s->block, want->block);
+    return ST_OK;
+}
+
+static enum status same_as_file(const char *path, const struct results_store *s, const struct results_setup *want)
+{
+    char text[DIFFERENCES] = "";
+    if (strcmp(s->config_hash, want->config_hash) != 0) TRY(differences(s, want, text));
+    if (!text[0]) return same_setup(path, s->config_hash, s->questions, s->block, want);
+    return ERR(ST_E_CONFIG, "%s: made under another configuration: %s; use the same options and files, name another file, or "
+               "--force-new to start over", path, text);
 }
 
 static enum status on_run(void *ctx, const struct results_setup *u, int32_t attempt)
@@ -140,7 +184,7 @@ static enum status on_same_run(void *ctx, const struct results_setup *u, int32_t
     struct rebuild *b = ctx;
     (void)attempt;
     return same_setup(b->path, u->config_hash, u->questions, u->block,
-                      &(struct results_setup){b->s->config_hash, b->s->questions, b->s->block});
+                      &(struct results_setup){b->s->config_hash, b->s->questions, b->s->block, NULL, 0});
 }
 
 static enum status journal_attrs(struct results_writer *w, const struct results *r)
@@ -190,7 +234,7 @@ static enum status resume(struct results_writer *w, const struct results_setup *
     } else {
         return st;
     }
-    TRY(same_setup(w->path, w->store.config_hash, w->store.questions, w->store.block, setup));
+    TRY(same_as_file(w->path, &w->store, setup));
     if (lines == 0) {
         TRY(journal_from_file(w));
     } else {
@@ -271,6 +315,12 @@ enum status results_open(const char *path, enum results_mode mode, const struct 
 int32_t results_attempt(const struct results_writer *w)
 {
     return w->store.attempt;
+}
+
+const char *results_attempt_key(int32_t attempt, const char *name, char *buf, size_t n)
+{
+    snprintf(buf, n, "attempt_%d_%s", attempt, name);
+    return buf;
 }
 
 int results_done(const struct results_writer *w, int64_t index)

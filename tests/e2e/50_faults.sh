@@ -22,8 +22,18 @@ done
 
 expect 4 "a lost word ends in the watchdog, which names it" "draft" $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd \
     --out "$W/drop.h5" --force-new --watchdog 4 --inject drop:draft@1
-expect 2 "resume under another configuration" "config" $MPIRUN -n 4 "$PDFLASH" run $MODEL --prompts "$W/p.h5" --max-new 41 $pd \
+expect 2 "resume under another configuration" "max-new is 40 in the file and 41 now; use" $MPIRUN -n 4 "$PDFLASH" run $MODEL --prompts "$W/p.h5" --max-new 41 $pd \
     --out "$W/whole.h5" --resume
+$X make "$W/p5.h5" train00 train01 train02 train03 train04
+differs() { # TEXT OPTIONS...
+    expect 2 "resume refused: $1" "$1" "$PDFLASH" run --model inputs/k3-nano --single --out "$W/whole.h5" --resume --max-new 40 "${@:2}"
+}
+draft="--draft inputs/k3-nano-dflash"
+differs "spec is dflash in the file and none now" --prompts "$W/p.h5" --spec none
+differs "kv-dtype is bf16 in the file and fp32 now; use" --prompts "$W/p.h5" $draft --kv-dtype fp32
+differs "block is 16 in the file and 8 now; use" --prompts "$W/p.h5" $draft --block 8
+differs "questions (--limit) is 6 in the file and 3 now; use" --prompts "$W/p.h5" $draft --limit 3
+differs "prompts (hash of its rows) is .* in the file and .* now; .*questions .* is 6 in the file and 5 now" --prompts "$W/p5.h5" $draft
 expect 0 "resume of a complete run does nothing" "6 of 6" $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/whole.h5" --resume
 
 # each stop signal, straight to the program: what runs is finished, one line says so at once, exit 75, resume to the end
@@ -31,14 +41,18 @@ for sig in INT TERM USR1; do
     rm -f "$W/$sig.h5" "$W/$sig.h5.jsonl"
     "$PDFLASH" run $MODEL $common --single --spec none --concurrency 1 --out "$W/$sig.h5" >"$W/$sig.log" 2>&1 &
     pid=$!
-    for _ in $(seq 400); do grep -q "run single" "$W/$sig.log" && break; sleep 0.05; done
+    for _ in $(seq 400); do grep -q '"kind":"row"' "$W/$sig.h5.jsonl" 2>/dev/null && break; sleep 0.02; done # the first of six
     kill -$sig $pid
     wait $pid
     rc=$?
     n=$(grep -c "SIG$sig received: .* results in $W/$sig.h5" "$W/$sig.log")
     if [ $rc = 75 ] && [ "$n" = 1 ]; then pass "$sig: exit 75, said once"; else fail "$sig: exit $rc, said $n times"; cat "$W/$sig.log"; fi
-    check "$sig: resume" "$PDFLASH" run $MODEL $common --single --spec none --out "$W/$sig.h5" --resume
+    check "$sig: resume under another topology" $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --spec none --out "$W/$sig.h5" --resume
     check "$sig and resume: same tokens" $X tokens "$W/whole.h5" "$W/$sig.h5"
+    "$PDFLASH" show "$W/$sig.h5" >"$W/show.log"
+    for try in "attempt 1: [1-5] rows, topology single tp1ep1" "attempt 2: [1-5] rows, topology pp2tp1ep1/tp2ep1"; do
+        check "$sig: show says $try" grep -q "$try" "$W/show.log"
+    done
 done
 
 # the signal through mpirun
