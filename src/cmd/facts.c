@@ -104,24 +104,17 @@ void facts_hashes(struct facts *x, const struct options *o, const struct setup *
     hex(x->f.config_hash, hash64(number, sizeof number, hash64(h, sizeof h, RESULTS_SCHEMA)));
 }
 
-enum status facts_plan_json(const struct options *o, const struct setup *s, const struct plan_options *p, char **text_p)
+enum status facts_plan_json(const struct setup *s, const struct plan_options *p, char **text_p)
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s.plan.tmp", o->out);
-    TRY(plan_print_json(path, &s->c, s->dflash ? &s->d : NULL, &s->topo, p, p->max_prompt));
-    FILE *f = fopen(path, "rb");
-    if (!f) return ERR(ST_E_IO, "%s: cannot read: %s", path, strerror(errno));
-    fseek(f, 0, SEEK_END);
-    long n = ftell(f);
-    rewind(f);
-    char *text = n >= 0 ? mem_alloc((size_t)n + 1, 1, "plan text") : NULL;
-    size_t got = text ? fread(text, 1, (size_t)n, f) : 0;
-    fclose(f);
-    unlink(path);
-    if (!text || got != (size_t)n) {
-        mem_free(text);
-        return ERR(ST_E_IO, "%s: cannot read back the plan", path);
-    }
-    *text_p = text;
-    return ST_OK;
+    char *text = NULL;
+    size_t n = 0;
+    FILE *f = open_memstream(&text, &n);
+    if (!f) return ERR(ST_E_NOMEM, "plan text: %s", strerror(errno));
+    enum status st = plan_print_json(f, &s->c, s->dflash ? &s->d : NULL, &s->topo, p, p->max_prompt);
+    if (fclose(f) != 0 && st == ST_OK) st = ERR(ST_E_NOMEM, "plan text: %s", strerror(errno));
+    if (st == ST_OK)
+        *text_p = text;
+    else
+        free(text);
+    return st;
 }

@@ -24,6 +24,6 @@ uint64_t facts_build_hash(const struct facts *x);
 void facts_hashes(struct facts *x, const struct options *o, const struct setup *s, const struct safetensors *ckpt,
                   const struct safetensors *draft, const struct tokenizer *t, const struct prompts *p, int n);
 /* facts_plan_json - the plan as JSON text, mem_free. */
-enum status facts_plan_json(const struct options *o, const struct setup *s, const struct plan_options *p, char **text_p);
+enum status facts_plan_json(const struct setup *s, const struct plan_options *p, char **text_p);
 
 #endif

@@ -17,8 +17,7 @@ struct options {
     /* files */
     const char *model, *draft, *prompts, *out, *evidence, *dump_logits, *tag;
     const char *jsonl, *shots_from; /* prompts */
-    const char *json_file;          /* plan */
-    int json;                       /* show */
+    int json;                       /* show, plan */
     /* topology */
     const char *prefill, *decode;
     int single;

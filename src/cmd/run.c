@@ -206,13 +206,24 @@ static enum status prepare(struct job *j)
     return ST_OK;
 }
 
+static enum evidence_use evidence_use(const struct job *j)
+{
+    return j->o.resume ? EVIDENCE_ADD : j->o.force_new ? EVIDENCE_REPLACE : EVIDENCE_NEW;
+}
+
+static enum status open_evidence(struct job *j)
+{
+    TRY(world_agree(&j->w, j->leader ? evidence_claim(j->o.evidence, evidence_use(j)) : ST_OK));
+    return world_agree(&j->w, evidence_log(j->o.evidence, j->w.rank, evidence_use(j)));
+}
+
 static enum status open_results(struct job *j)
 {
     enum status st = ST_OK;
     if (j->leader) {
         j->facts.f.isa = j->ops.isa;
         facts_hashes(&j->facts, &j->o, &j->told, j->ckpt, j->draft_ckpt, j->tok, j->prompts, j->n);
-        if (j->o.evidence) st = evidence_write(j->o.evidence, &j->told, &j->plan, &j->facts.f, j->desc, j->w.size);
+        if (j->o.evidence) st = evidence_write(j->o.evidence, evidence_use(j), &j->told, &j->plan, &j->facts.f, j->desc, j->w.size);
         if (st == ST_OK)
             st = record_open(&j->o, &j->told, &j->facts.f, j->prompts, j->n, j->tok, j->skip, &j->rec);
     }
@@ -255,7 +266,7 @@ static enum status leader_end(struct job *j, const struct rank_stats *all)
     print_ranks(all, j->w.size);
     log_info("free at the end: pages and slots of all %d ranks as at the start; orders %lld; start delay at most %lld ticks",
              j->w.size, (long long)all[lead].orders, (long long)all[lead].start_delay_max);
-    TRY(facts_plan_json(&j->o, &j->told, &j->plan, &plan));
+    TRY(facts_plan_json(&j->told, &j->plan, &plan));
     enum status st = record_finish(j->rec, all, j->w.size, plan, j->s.topo.single ? "none" : transfer_osc(), *stop_signal() != 0, &j->complete);
     mem_free(plan);
     TRY(st);
@@ -293,7 +304,7 @@ static enum status job_body(struct job *j)
     const char *role = prefill ? "prefill" : j->s.topo.single ? "single" : "decode";
     int number = prefill ? j->w.rank : j->w.rank - j->s.topo.n_prefill;
     log_init(role, number, j->o.debug ? LOG_DEBUG : LOG_INFO);
-    if (j->o.evidence) TRY(world_agree(&j->w, evidence_log(j->o.evidence, j->w.rank)));
+    if (j->o.evidence) TRY(open_evidence(j));
     if (j->leader) stop_speak(j->o.out);
     TRY(facts_start(&j->facts, &j->w, &j->s, &j->o));
     TRY(check_build(j));

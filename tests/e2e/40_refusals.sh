@@ -42,9 +42,24 @@ echo "not a result" >"$W/exists.h5"
 expect 2 "output exists" "exists" "$PDFLASH" run $MODEL --prompts "$W/p.h5" --out "$W/exists.h5" --single
 expect 2 "show of something else" "exists.h5" "$PDFLASH" show "$W/exists.h5"
 
+# a directory for evidence: its parents are made, what it holds is not mixed with another run's
+rm -rf "$W/ev" && mkdir -p "$W/ev/used" && echo keep >"$W/ev/used/notes.txt" && echo keep >"$W/ev/file"
+one="$PDFLASH run $MODEL --prompts $W/p.h5 --out $W/ev.h5 --single --max-new 4"
+expect 2 "evidence into a used directory" "holds notes.txt already.*--force-new" $one --evidence "$W/ev/used"
+expect 2 "evidence into a file" "ev/file: cannot" $one --evidence "$W/ev/file"
+expect 2 "evidence below a file" "ev/file.*: cannot create" $one --evidence "$W/ev/file/below"
+expect 1 "evidence without a name" "evidence: a path of 0 bytes" $one --evidence ""
+expect 0 "evidence with new parents" "complete" $one --evidence "$W/ev/a/b/c/"
+expect 2 "evidence of another run is kept" "already" $one --out "$W/ev2.h5" --evidence "$W/ev/a/b/c"
+expect 0 "evidence of a resumed run is added" "complete" $one --resume --evidence "$W/ev/a/b/c"
+check "evidence has both command lines" sh -c "grep -c 'pdflash run' '$W/ev/a/b/c/command.txt' | grep -qx 2"
+check "evidence has both logs" sh -c "grep -c ' pid ' '$W/ev/a/b/c/log.0.txt' | grep -qx 2"
+expect 0 "evidence over a used directory with --force-new" "complete" $one --force-new --evidence "$W/ev/a/b/c"
+check "evidence has one command line" sh -c "grep -c 'pdflash run' '$W/ev/a/b/c/command.txt' | grep -qx 1"
+
 # what cannot be printed is a failure, whichever command prints
 job 1 small --single --prompts "$W/p.h5" --max-new 8
-for c in "show $W/small.h5" "show --json $W/small.h5" "grade $W/small.h5" "plan $MODEL" "run --help" "--help" "--version"; do
+for c in "show $W/small.h5" "show --json $W/small.h5" "grade $W/small.h5" "plan $MODEL" "plan --json $MODEL" "run --help" "--help" "--version"; do
     expect 3 "${c%% "$W"*} to a full device" "cannot write" sh -c "'$PDFLASH' $c >/dev/full"
 done
 
