@@ -64,7 +64,7 @@ START_TEST(forms_of_files)
         {"BOM and CRLF, no end", "\xef\xbb\xbf" Q("a", "#### 1") "\r\n" Q("b", "#### 2"), 0, 2, 0, 2},
         {"blank lines", "\n" Q("a", "#### 1") "\n \t\r\n" Q("b", "#### 2") "\n\n\n", 0, 2, 0, 4},
         {"blanks around", "  " Q("a", "#### 1") "  \n", 0, 1, 0, 1},
-        {"further keys", "{\"id\": 7, \"question\": \"a\", \"answer\": \"#### 1\", \"x\": null}\n", 0, 1, 0, 1},
+        {"further keys", "{\"id\": 7, \"question\": \"a\", \"answer\": \"#### 1\", \"x\": null, \"y\": \"\\u0000\"}\n", 0, 1, 0, 1},
         {"duplicates", Q("a", "#### 1") "\n" Q("b", "#### 2") "\n" Q("a", "#### 3") "\n" Q("a", "#### 3"), 0, 4, 2, 4},
         {"limit hides what follows", Q("a", "#### 1") "\n{bad", 1, 1, 0, 1},
         {"escapes", Q("\\u2212 tab\\t \\ud835\\udfcf", "#### 1"), 0, 1, 0, 1},
@@ -104,7 +104,9 @@ START_TEST(bad_lines_are_refused_with_their_place)
         {"{\"question\": \"a\", \"question\": \"b\", \"answer\": \"#### 1\"}", ":1:", "duplicate"},
         {Q("a", "#### 1") Q("b", "#### 1") "\n", ":1:", "not a JSON object"}, /* two on a line */
         {"{\"question\": \"\xff\", \"answer\": \"#### 1\"}\n", ":1:", "UTF-8"},
-        {"{\"question\": \"a\\u0000b\", \"answer\": \"#### 1\"}\n", ":1:", "not a JSON object"},
+        {"{\"question\": \"a\\u0000b\", \"answer\": \"#### 1\"}\n", ":1:", "\"question\" contains a zero character (\\u0000), which text cannot; remove it"},
+        {Q("a", "#### 1") "\n" Q("b", "\\u0000#### 1") "\n", ":2:", "\"answer\" contains a zero character"},
+        {Q("\\u0000", "#### 1") "\n", ":1:", "\"question\" contains a zero character"},
         {"\x1f\x8b\x08 compressed", "form.jsonl", "gzip"},
         {"", "form.jsonl", "no rows"},
         {"\xef\xbb\xbf\r\n \n", "form.jsonl", "no rows"},
@@ -141,6 +143,7 @@ START_TEST(a_file_comes_back)
     unlink(path);
     ck_assert_int_eq(prompts_write(path, 0, &meta, rows, N_ROWS), ST_OK);
     ck_assert_int_eq(prompts_write(path, 0, &meta, rows, N_ROWS), ST_E_FILE); /* never over an existing file */
+    ck_assert_ptr_nonnull(strstr(err_last(), "exists; replace it with --force"));
     ck_assert_int_eq(prompts_write(path, 1, &meta, rows, N_ROWS), ST_OK);
     ck_assert_int_eq(prompts_read(path, &p), ST_OK);
     ck_assert_uint_eq(prompts_count(p), N_ROWS);

@@ -267,7 +267,8 @@ static enum status leader_end(struct job *j, const struct rank_stats *all)
     log_info("free at the end: pages and slots of all %d ranks as at the start; orders %lld; start delay at most %lld ticks",
              j->w.size, (long long)all[lead].orders, (long long)all[lead].start_delay_max);
     TRY(facts_plan_json(&j->told, &j->plan, &plan));
-    enum status st = record_finish(j->rec, all, j->w.size, plan, j->s.topo.single ? "none" : transfer_osc(), *stop_signal() != 0, &j->complete);
+    const char *osc = j->s.topo.single ? "none" : transfer_osc(j->rc.transfer.transport);
+    enum status st = record_finish(j->rec, all, j->w.size, plan, osc, *stop_signal() != 0, &j->complete);
     mem_free(plan);
     TRY(st);
     log_info("%s: %d of %d rows, %s", j->o.out, record_committed(j->rec), j->n, j->complete ? "complete" : "not complete");

@@ -1,6 +1,7 @@
 #include "data/prompts.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/hash.h"
@@ -105,6 +106,8 @@ enum status prompts_write(const char *path, int overwrite, const struct prompts_
 {
     if (n == 0) return ERR(ST_E_RANGE, "%s: no rows to write", path);
     struct h5 *f;
+    if (!overwrite && access(path, F_OK) == 0)
+        return ERR(ST_E_FILE, "%s: exists; replace it with --force, or name another file", path);
     TRY(h5_create(path, overwrite, &f));
     enum status st = write_meta(f, meta, n);
     if (st == ST_OK) st = make_sets(f);

@@ -45,6 +45,9 @@ small="--prefill pp=3,tp=1 --decode tp=2"
 same chunk7 5 $small --chunk 7 --verify
 same chunk64-c1 5 $small --chunk 64 --concurrency 1 --slots 1
 same sendrecv 5 $small --transport sendrecv --chunk 7
+for x in single:none "chunk7:${OMPI_MCA_osc:-default}" sendrecv:none; do # what is recorded of the windows
+    check "osc of ${x%:*} is ${x#*:}" grep -q "\"osc_component\",\"${x#*:}\"" "$W/${x%:*}.h5.jsonl"
+done
 same page16 5 $small --page 16 --chunk 32 --verify
 same comm-mpi 5 $small --comm mpi
 for w in allocate/sm allocate/rdma allocate/ucx create/rdma create/ucx; do

@@ -36,10 +36,13 @@ for new in 1048560 99999999 2147483647; do # more than there are positions, also
 done
 expect 2 "prompt longer than the positions: plan" "at most 1048048 fit" "$PDFLASH" plan $MODEL --max-prompt 2147483647
 expect 2 "nccl on the CPU" "nccl" "$PDFLASH" $base --single --comm nccl
-expect 2 "cuda in a CPU build" "CUDA" "$PDFLASH" $base --single --device cuda
+expect 2 "cuda in a CPU build" "built without CUDA; run on the CPU: leave --device out" "$PDFLASH" $base --single --device cuda
 expect 1 "unknown isa" "sse9" "$PDFLASH" $base --single --isa sse9
 echo "not a result" >"$W/exists.h5"
 expect 2 "output exists" "exists" "$PDFLASH" run $MODEL --prompts "$W/p.h5" --out "$W/exists.h5" --single
+echo '{"question": "a\u0000b", "answer": "#### 1"}' >"$W/zero.jsonl"
+expect 2 "prompts exist" "exists; replace it with --force" "$PDFLASH" prompts --model inputs/k3-nano --jsonl inputs/gsm8k-test64.jsonl --out "$W/p.h5"
+expect 2 "a zero character in a row" "zero.jsonl:1: .*remove it" "$PDFLASH" prompts --model inputs/k3-nano --jsonl "$W/zero.jsonl" --out "$W/z.h5"
 expect 2 "show of something else" "exists.h5" "$PDFLASH" show "$W/exists.h5"
 
 # a directory for evidence: its parents are made, what it holds is not mixed with another run's
