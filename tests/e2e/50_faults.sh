@@ -55,6 +55,36 @@ for sig in INT TERM USR1; do
     done
 done
 
+# a signal during start-up: a pipe among the evidence holds the leader after the handshake and before the first batch
+held() { # NAME COMMAND...: sets pid once the leader is held
+    rm -rf "$W/ev" "$W/$1.h5" "$W/$1.h5.jsonl"
+    mkdir "$W/ev" && mkfifo "$W/ev/command.txt"
+    "${@:2}" $common --out "$W/$1.h5" --force-new --evidence "$W/ev" >"$W/$1.log" 2>&1 &
+    pid=$!
+    said "$1" "build "
+}
+said() { # NAME TEXT: wait for it
+    for _ in $(seq 1200); do grep -q "$2" "$W/$1.log" && return; sleep 0.05; done
+    fail "$1 never says '$2'"
+}
+held early $MPIRUN -n 4 "$PDFLASH" run $MODEL $pd
+kill -USR1 $pid
+said early "SIGUSR1 received"
+cat "$W/ev/command.txt" >/dev/null
+wait $pid
+rc=$?
+rows=$(grep -c '"kind":"row"' "$W/early.h5.jsonl")
+if [ $rc = 75 ] && [ "$rows" = 0 ]; then pass "USR1 during start-up: exit 75, no row"; else fail "USR1 during start-up: exit $rc, $rows rows"; fi
+check "USR1 during start-up: resume" $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/early.h5" --resume
+check "USR1 during start-up and resume: same tokens" $X equal "$W/whole.h5" "$W/early.h5"
+held twice "$PDFLASH" run $MODEL --single
+kill -INT $pid
+said twice "SIGINT received"
+kill -INT $pid
+wait $pid
+rc=$?
+if [ $rc = 130 ]; then pass "a second INT ends the process"; else fail "a second INT: exit $rc"; fi
+
 # the signal through mpirun
 rm -f "$W/usr1.h5" "$W/usr1.h5.jsonl"
 $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/usr1.h5" --watchdog 60 --concurrency 1 --slots 1 >"$W/usr1.log" 2>&1 &
