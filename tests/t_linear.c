@@ -6,6 +6,7 @@
 
 #include "backends.h"
 #include "base/buf.h"
+#include "base/log.h"
 #include "data/h5.h"
 
 const char *const suite_name = "linear";
@@ -398,6 +399,35 @@ START_TEST(after_prepare_nothing_is_allocated)
 }
 END_TEST
 
+/* scratch that no machine has: the operation writes nothing, check() says why, and goes on saying so */
+START_TEST(an_operation_without_memory_is_reported)
+{
+    enum { FAR = 1 << 24 }; /* FAR x FAR floats are more than an address space */
+    const struct seq_rows seq = {.n_rows = 1};
+    const struct mat none = {.kind = MAT_MXFP4};
+    log_mute(1);
+    for (int which = 0; which < 4; which++) {
+        struct ops o;
+        float x[16] = {1}, y[16] = {7}, state[16] = {0};
+        int32_t idx[1] = {0};
+        ck_assert_int_eq(ops_cpu_open(ACT_FP32, NULL, &o), ST_OK);
+        ck_assert_int_eq(o.check(&o), ST_OK);
+        switch (which) {
+        case 0: o.kda_recur(&o, x, x, 1, x, 1, state, 1, 1, 1, FAR, y, 16); break;
+        case 1: o.kda_chunk(&o, x, x, 1, x, 1, state, 1, 1, FAR, FAR, y, 16); break;
+        case 2: o.conv(&o, x, 16, x, FAR, FAR, OPS_KV_FP32, &seq, 1, y); break;
+        default: o.moe(&o, &none, &none, 0, FAR, FAR, x, 16, 16, FAR, 0, idx, x, FAR, 1, 1, 1, y, 0);
+        }
+        ck_assert_msg(o.check(&o) == ST_E_NOMEM, "operation %d: %s", which, err_name(o.check(&o)));
+        ck_assert(y[0] == 7);
+        o.rope(&o, x, 2, (int32_t[]){1}, 1, 1, 2, 10000); /* others go on; the backend stays failed */
+        ck_assert(x[0] != 1);
+        ck_assert_int_eq(o.check(&o), ST_E_NOMEM);
+        o.close(&o);
+    }
+}
+END_TEST
+
 START_TEST(refusals)
 {
     static const struct {
@@ -458,6 +488,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, inputs_round_to_nearest_even);
     SUITE_TEST(tc, no_result_is_minus_zero);
     SUITE_TEST(tc, after_prepare_nothing_is_allocated);
+    SUITE_TEST(tc, an_operation_without_memory_is_reported);
     SUITE_TEST(tc, refusals);
 }
 

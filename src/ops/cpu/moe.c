@@ -250,7 +250,8 @@ void cpu_moe(struct ops *o, const struct mat *up, const struct mat *down, int e0
              const float *z, int latent, int cols, int groups, int merge, const int32_t *idx, const float *w, int k,
              float b1, float b2, int t, float *y, int64_t y_stride)
 {
-    struct buf *b = &cpu_impl_of(o)->moe;
+    struct cpu_impl *im = cpu_impl_of(o);
+    struct buf *b = &im->moe;
     const struct call c = {.o = o, .up = up, .down = down, .e0 = e0, .n_local = n_local, .n_experts = n_experts,
                            .latent = latent, .cols = cols, .groups = groups, .merge = merge, .k = k, .z = z, .w = w,
                            .idx = idx, .b1 = b1, .b2 = b2};
@@ -260,7 +261,7 @@ void cpu_moe(struct ops *o, const struct mat *up, const struct mat *down, int e0
     carve(&s, NULL, (size_t)(rows_), (size_t)k, (size_t)n_local, (size_t)latent, (size_t)cols, (size_t)groups, \
           (size_t)(strip_))
     while (rows > 1 && NEED(rows, strip) > b->bytes) rows = (rows + 1) / 2;
-    cpu_reserve(b, NEED(rows, strip), "scratch of experts");
+    if (!cpu_reserve(im, b, NEED(rows, strip), "scratch of experts")) return;
     while (strip < latent && NEED(rows, strip + 16) <= b->bytes) strip += 16;
 #undef NEED
     carve(&s, b->p, (size_t)rows, (size_t)k, (size_t)n_local, (size_t)latent, (size_t)cols, (size_t)groups, (size_t)strip);
