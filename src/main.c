@@ -20,7 +20,8 @@ static const struct {
 
 static void help(FILE *f)
 {
-    fprintf(f, "pdflash - Kimi-K3 batch inference: pipeline prefill, RMA state transfer, DFlash decode\n\nusage: pdflash COMMAND [options]\n\n");
+    fprintf(f, "pdflash - Kimi-K3 batch inference: pipeline prefill, RMA state transfer, DFlash decode\n\n"
+               "usage: pdflash COMMAND [options]\n\n");
     for (size_t i = 0; i < sizeof command / sizeof command[0]; i++)
         fprintf(f, "  %-9s %s\n", command[i].name, command[i].what);
     fprintf(f, "\n`pdflash COMMAND --help` lists a command's options. Exit codes: 0 complete, 1 usage, 2 refused,\n"

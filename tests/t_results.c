@@ -57,10 +57,13 @@ enum { N_ATTRS = sizeof attrs / sizeof attrs[0] };
 
 static void write_extras(struct results_writer *w)
 {
-    struct result_memory m[3] = {{0, "prefill", "node-a", 1 << 30, 5, 6, 7, -1}, {1, "decode", "node-b", -1, 0, 0, 0, 123}, {2, "single", "h", 1, 2, 3, 4, 5}};
+    struct result_memory m[3] = {{0, "prefill", "node-a", 1 << 30, 5, 6, 7, -1},
+                                 {1, "decode", "node-b", -1, 0, 0, 0, 123}, {2, "single", "h", 1, 2, 3, 4, 5}};
     ck_assert_int_eq(results_attrs(w, attrs, N_ATTRS), ST_OK);
     ck_assert_int_eq(results_plan(w, "{\"old\": 1}", NULL, 0), ST_OK);
-    ck_assert_int_eq(results_plan(w, "{\"stages\": [1, 2], \"note\": \"\xe2\x88\x92\"}", &(struct result_attr){"plan_hash", H5_KIND_STR, "77", 0, 0}, 1), ST_OK);
+    ck_assert_int_eq(results_plan(w, "{\"stages\": [1, 2], \"note\": \"\xe2\x88\x92\"}",
+                                  &(struct result_attr){"plan_hash", H5_KIND_STR, "77", 0, 0}, 1),
+                     ST_OK);
     ck_assert_int_eq(results_memory(w, m, 1), ST_OK);
     ck_assert_int_eq(results_memory(w, m, 3), ST_OK);
 }
@@ -117,10 +120,14 @@ END_TEST
 
 START_TEST(names_and_units_are_in_the_file)
 {
-    static const char *const set[] = {"/requests", "/text/question", "/text/response", "/text/gold", "/text/error", "/tokens/flat",
-        "/tokens/offsets", "/accept/request", "/accept/round", "/accept/proposed", "/accept/accepted", "/accept/emitted", "/accept/bonus",
-        "/accept/offsets", "/accept/histogram", "/timing", "/transfer", "/memory", "/grading/verdict", "/grading/openai_extracted",
-        "/grading/lm_eval_strict_extracted", "/grading/lm_eval_flexible_extracted", "/grading/sglang_extracted", "/plan"};
+    static const char *const set[] = {"/requests", "/text/question", "/text/response", "/text/gold", "/text/error",
+                                      "/tokens/flat",
+        "/tokens/offsets", "/accept/request", "/accept/round", "/accept/proposed", "/accept/accepted",
+        "/accept/emitted", "/accept/bonus",
+        "/accept/offsets", "/accept/histogram", "/timing", "/transfer", "/memory", "/grading/verdict",
+        "/grading/openai_extracted",
+        "/grading/lm_eval_strict_extracted", "/grading/lm_eval_flexible_extracted", "/grading/sglang_extracted",
+        "/plan"};
     const char *path = clean_path("names.h5");
     struct results_writer *w = open_ok(path, RESULTS_NEW);
     write_extras(w);
@@ -129,7 +136,8 @@ START_TEST(names_and_units_are_in_the_file)
     struct h5 *f;
     ck_assert_int_eq(h5_open(path, 0, &f), ST_OK);
     for (size_t i = 0; i < sizeof set / sizeof set[0]; i++) ck_assert_msg(h5_exists(f, set[i]), "%s", set[i]);
-    static const struct h5_field end[] = {{"end_s", H5_KIND_F64, 0, 0}}, committed[] = {{"committed", H5_KIND_I8, 0, 0}};
+    static const struct h5_field end[] = {{"end_s", H5_KIND_F64, 0, 0}},
+                                         committed[] = {{"committed", H5_KIND_I8, 0, 0}};
     void *p;
     size_t n;
     char *s;
@@ -187,7 +195,8 @@ START_TEST(existing_files_and_other_writers_are_refused)
         {"", QUESTIONS, BLOCK, NULL, 0}, {NULL, QUESTIONS, BLOCK, NULL, 0}, {"x", 0, BLOCK, NULL, 0},
         {"x", QUESTIONS, 0, NULL, 0}, {"x", 4, 5000, NULL, 0}};
     path = clean_path("refuse2.h5");
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) ck_assert_int_eq(results_open(path, RESULTS_NEW, &bad[i], &v), ST_E_RANGE);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        ck_assert_int_eq(results_open(path, RESULTS_NEW, &bad[i], &v), ST_E_RANGE);
     ck_assert_int_ne(access(journal_of(path), F_OK), 0); /* a refused start leaves nothing behind */
 }
 END_TEST
@@ -222,7 +231,8 @@ START_TEST(a_refused_resume_says_what_differs)
 {
     const char *path = clean_path("differs.h5");
     struct results_writer *w = open_ok(path, RESULTS_NEW);
-    static const struct result_attr kept[] = {{"model_hash", H5_KIND_STR, "aa11", 0, 0}, {"option_max-new", H5_KIND_STR, "40", 0, 0},
+    static const struct result_attr kept[] = {{"model_hash", H5_KIND_STR, "aa11", 0, 0},
+                                              {"option_max-new", H5_KIND_STR, "40", 0, 0},
                                               {"spec", H5_KIND_STR, "dflash", 0, 0}};
     ck_assert_int_eq(results_attrs(w, kept, 3), ST_OK);
     ck_assert_int_eq(append(w, 0, 0, RESULT_EOS), ST_OK);
@@ -233,9 +243,12 @@ START_TEST(a_refused_resume_says_what_differs)
         int32_t block;
         const char *says, *not;
     } cases[] = {
-        {{"bb22", "40", "dflash", "x"}, QUESTIONS, BLOCK, ": --model is aa11 in the file and bb22 now; use", "--max-new"},
-        {{"aa11", "41", "none", "x"}, QUESTIONS, BLOCK, "--max-new is 40 in the file and 41 now; --spec is dflash in the file and none now;", "--model"},
-        {{"aa11", "40", "dflash", "x"}, QUESTIONS - 4, BLOCK, "questions (--limit) is 24 in the file and 20 now", "--max-new"},
+        {{"bb22", "40", "dflash", "x"}, QUESTIONS, BLOCK, ": --model is aa11 in the file and bb22 now; use",
+         "--max-new"},
+        {{"aa11", "41", "none", "x"}, QUESTIONS, BLOCK,
+         "--max-new is 40 in the file and 41 now; --spec is dflash in the file and none now;", "--model"},
+        {{"aa11", "40", "dflash", "x"}, QUESTIONS - 4, BLOCK, "questions (--limit) is 24 in the file and 20 now",
+         "--max-new"},
         {{"aa11", "40", "dflash", "x"}, QUESTIONS, BLOCK / 2, "--block is 8 in the file and 4 now", "--limit"},
         {{"aa11", "40", "dflash", "x"}, QUESTIONS, BLOCK, "config hash cafe0123, this run has other", "--block"},
     };
@@ -427,7 +440,9 @@ END_TEST
 
 START_TEST(journals_that_are_wrong_are_refused_by_line)
 {
-#define RUN "{\"kind\":\"run\",\"schema\":\"pdflash-results\",\"schema_version\":1,\"attempt\":1,\"config_hash\":\"a\",\"questions\":3,\"block\":2}\n"
+#define RUN                                                                                                            \
+    "{\"kind\":\"run\",\"schema\":\"pdflash-results\",\"schema_version\":1,\"attempt\":1,\"config_hash\":\"a\","       \
+    "\"questions\":3,\"block\":2}\n"
     static const struct {
         const char *text, *where, *what;
     } cases[] = {
@@ -441,8 +456,12 @@ START_TEST(journals_that_are_wrong_are_refused_by_line)
         {RUN "{\"kind\":\"finish\",\"complete\":2}\n", ":2:", "complete"},
         {RUN "{\"kind\":\"attributes\",\"values\":[[\"a\"]]}\n", ":2:", "values"},
         {RUN "{\"kind\":\"memory\",\"ranks\":[{\"rank\":0}]}\n", ":2:", "role"},
-        {RUN "{\"kind\":\"run\",\"schema\":\"pdflash-results\",\"schema_version\":1,\"attempt\":2,\"config_hash\":\"b\",\"questions\":3,\"block\":2}\n", "hash a", "b"},
-        {"{\"kind\":\"run\",\"schema\":\"pdflash-results\",\"schema_version\":9,\"attempt\":1,\"config_hash\":\"a\",\"questions\":3,\"block\":2}\n", ":1:", "version 9"},
+        {RUN "{\"kind\":\"run\",\"schema\":\"pdflash-results\",\"schema_version\":1,\"attempt\":2,\"config_hash\":"
+             "\"b\",\"questions\":3,\"block\":2}\n",
+         "hash a", "b"},
+        {"{\"kind\":\"run\",\"schema\":\"pdflash-results\",\"schema_version\":9,\"attempt\":1,\"config_hash\":\"a\","
+         "\"questions\":3,\"block\":2}\n",
+         ":1:", "version 9"},
     };
     const char *path = clean_path("wrong.h5");
     int64_t rows = -1;
@@ -453,7 +472,8 @@ START_TEST(journals_that_are_wrong_are_refused_by_line)
         append_raw(journal_of(path), cases[i].text);
         enum status st = results_rebuild(path, &rows);
         ck_assert_msg(st == ST_E_FORMAT || st == ST_E_CONFIG, "case %zu: %s", i, err_name(st));
-        ck_assert_msg(strstr(err_last(), cases[i].where) && strstr(err_last(), cases[i].what), "case %zu: %s", i, err_last());
+        ck_assert_msg(strstr(err_last(), cases[i].where) && strstr(err_last(), cases[i].what), "case %zu: %s", i,
+                      err_last());
     }
     ck_assert_int_eq(rows, -1);
     ck_assert_int_ne(access(path, F_OK), 0);

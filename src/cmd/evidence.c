@@ -19,12 +19,14 @@ static enum status make_folders(const char *dir)
 {
     char path[4096];
     size_t n = strlen(dir);
-    if (n == 0 || n >= sizeof path) return ERR(ST_E_USAGE, "--evidence: a path of %zu bytes; 1 to %zu can be used", n, sizeof path - 1);
+    if (n == 0 || n >= sizeof path)
+        return ERR(ST_E_USAGE, "--evidence: a path of %zu bytes; 1 to %zu can be used", n, sizeof path - 1);
     for (size_t i = 1; i <= n; i++) {
         if (dir[i] != '/' && dir[i] != 0) continue;
         memcpy(path, dir, i);
         path[i] = 0;
-        if (mkdir(path, 0777) != 0 && errno != EEXIST) return ERR(ST_E_FILE, "%s: cannot create: %s", path, strerror(errno));
+        if (mkdir(path, 0777) != 0 && errno != EEXIST)
+            return ERR(ST_E_FILE, "%s: cannot create: %s", path, strerror(errno));
     }
     return ST_OK;
 }
@@ -38,8 +40,10 @@ enum status evidence_claim(const char *dir, enum evidence_use use)
     while (e && (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)) e = readdir(d);
     enum status st = ST_OK;
     if (e && use == EVIDENCE_NEW)
-        st = ERR(ST_E_FILE, "%s: holds %s already, evidence of another run, it seems; name an empty or new directory, add to it "
-                 "with --resume, or overwrite it with --force-new", dir, e->d_name);
+        st = ERR(ST_E_FILE,
+                 "%s: holds %s already, evidence of another run, it seems; name an empty or new directory, add to it "
+                 "with --resume, or overwrite it with --force-new",
+                 dir, e->d_name);
     closedir(d);
     return st;
 }
@@ -82,11 +86,13 @@ static void print_descriptor(FILE *f, int rank, const struct descriptor *d)
             d->mla_layers, d->kda_layers, d->kda_heads_per_rank);
     fprintf(f, " draft heads [%u, %u) of %u page %u order %u kv %u/%u", d->draft_first_head,
             d->draft_first_head + d->draft_heads_per_rank, d->draft_heads, d->page, d->order, d->kv, d->draft_kv);
-    fprintf(f, " slot %" PRIu64 " B window %" PRIu64 " B entries %016" PRIx64 " plan %016" PRIx64 " build %016" PRIx64 "\n",
-            d->slot_bytes, d->window_bytes, d->entries_hash, d->plan_hash, d->build);
+    fprintf(f, " slot %" PRIu64 " B window %" PRIu64 " B entries %016" PRIx64 " plan %016" PRIx64, d->slot_bytes,
+            d->window_bytes, d->entries_hash, d->plan_hash);
+    fprintf(f, " build %016" PRIx64 "\n", d->build);
 }
 
-static enum status write_plan(const char *dir, const struct setup *s, const struct plan_options *p, enum evidence_use use)
+static enum status write_plan(const char *dir, const struct setup *s, const struct plan_options *p,
+                              enum evidence_use use)
 {
     struct sheet out;
     const struct draft_config *d = s->dflash ? &s->d : NULL;
@@ -113,8 +119,9 @@ enum status evidence_write(const char *dir, enum evidence_use use, const struct 
     TRY(sheet_close(&out));
     TRY(sheet_open(dir, "versions.txt", use, &out));
     fprintf(out.f,
-            "run %s\nbuild %s\nbinary %s\nmpi %s\nisa %s\nmodel %s\ndraft %s\ntokenizer %s\nprompts %s\nconfig %s\nhosts %s\n"
-            "start %s\n", f->run_id, f->build, f->binary_hash, f->mpi_library, f->isa ? f->isa : "", f->model_hash, f->draft_hash,
+            "run %s\nbuild %s\nbinary %s\nmpi %s\nisa %s\nmodel %s\ndraft %s\ntokenizer %s\nprompts %s\nconfig %s\n"
+            "hosts %s\nstart %s\n",
+            f->run_id, f->build, f->binary_hash, f->mpi_library, f->isa ? f->isa : "", f->model_hash, f->draft_hash,
             f->tokenizer_hash, f->prompts_hash, f->config_hash, f->host_list, f->start_utc);
     TRY(sheet_close(&out));
     TRY(write_plan(dir, s, p, use));

@@ -39,7 +39,8 @@ static enum status hosts(struct facts *x, struct world *w)
 {
     char *all = mem_alloc((size_t)w->size, sizeof x->host, "host names"), list[2048] = "";
     TRY(world_agree(w, all ? ST_OK : ST_E_NOMEM));
-    TRY(mpi_check(MPI_Allgather(x->host, sizeof x->host, MPI_BYTE, all, sizeof x->host, MPI_BYTE, w->all), "MPI_Allgather"));
+    TRY(mpi_check(MPI_Allgather(x->host, sizeof x->host, MPI_BYTE, all, sizeof x->host, MPI_BYTE, w->all),
+                  "MPI_Allgather"));
     for (int i = 0, n; i < w->size; i += n) {
         const char *name = all + (size_t)i * sizeof x->host;
         for (n = 1; i + n < w->size && strcmp(name, all + (size_t)(i + n) * sizeof x->host) == 0;) n++;
@@ -67,7 +68,8 @@ enum status facts_start(struct facts *x, struct world *w, const struct setup *s,
     text[strcspn(text, "\n")] = 0;
     x->f.mpi_library = keep(x, text);
     strftime(when, sizeof when, "%Y%m%d-%H%M", &tm);
-    snprintf(text, sizeof text, "%s-%s-%s-%s", s->topo.single ? "single" : "pd", s->dflash ? "dflash" : "none", o->tag, when);
+    snprintf(text, sizeof text, "%s-%s-%s-%s", s->topo.single ? "single" : "pd", s->dflash ? "dflash" : "none", o->tag,
+             when);
     x->f.run_id = keep(x, text);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm);
     x->f.start_utc = keep(x, when);

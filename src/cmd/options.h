@@ -37,8 +37,8 @@ extern const struct opt_row options_table[];
 /* options_parse - words of a subcommand; prints help and sets *help_p when --help is among them. */
 enum status options_parse(enum command cmd, int argc, char **argv, struct options *o_p, const char **pos, int max_pos,
                           int *n_pos_p, int *help_p);
-/* options_spec - 1 dflash, 0 none. Methods that this version lacks are refused by name (ST_E_CONFIG); an unknown word, no
- * --draft, or a --block without speculation is a wrong command line (ST_E_USAGE). */
+/* options_spec - 1 dflash, 0 none. Methods that this version lacks are refused by name (ST_E_CONFIG); an unknown word,
+ * no --draft, or a --block without speculation is a wrong command line (ST_E_USAGE). */
 enum status options_spec(const struct options *o, int *dflash_p);
 
 /* the subcommands */

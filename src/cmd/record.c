@@ -82,13 +82,15 @@ static enum status write_facts(struct results_writer *w, const struct record_fac
 static enum status prompt_attrs(struct results_writer *w, const struct prompts *p)
 {
     const struct prompts_meta *m = prompts_meta(p);
-    struct result_attr a[] = {{"template", H5_KIND_STR, m->template_name, 0, 0}, {"thinking", H5_KIND_STR, m->thinking, 0, 0},
-                              {"shots", H5_KIND_I64, NULL, m->shots, 0},         {"shots_source", H5_KIND_STR, m->shots_source, 0, 0},
-                              {"source", H5_KIND_STR, m->source, 0, 0},          {"source_sha256", H5_KIND_STR, m->source_sha256, 0, 0}};
+    struct result_attr a[] = {
+        {"template", H5_KIND_STR, m->template_name, 0, 0}, {"thinking", H5_KIND_STR, m->thinking, 0, 0},
+        {"shots", H5_KIND_I64, NULL, m->shots, 0},         {"shots_source", H5_KIND_STR, m->shots_source, 0, 0},
+        {"source", H5_KIND_STR, m->source, 0, 0},          {"source_sha256", H5_KIND_STR, m->source_sha256, 0, 0}};
     return results_attrs(w, a, sizeof a / sizeof a[0]);
 }
 
-/* results_open, with everything that config_hash covers (facts_hashes), so that a refused resume can say what differs */
+/* results_open, with everything that config_hash covers (facts_hashes), so that a refused resume can say what
+ * differs */
 static enum status open_results(const struct options *o, const struct setup *s, const struct record_facts *f, int n,
                                 struct results_writer **w_p)
 {
@@ -111,8 +113,8 @@ static enum status open_results(const struct options *o, const struct setup *s, 
     return results_open(o->out, o->resume ? RESULTS_RESUME : o->force_new ? RESULTS_FORCE : RESULTS_NEW, &setup, w_p);
 }
 
-enum status record_open(const struct options *o, const struct setup *s, const struct record_facts *f, const struct prompts *p,
-                        int n, struct tokenizer *t, uint8_t *skip, struct record **r_p)
+enum status record_open(const struct options *o, const struct setup *s, const struct record_facts *f,
+                        const struct prompts *p, int n, struct tokenizer *t, uint8_t *skip, struct record **r_p)
 {
     struct record *r = mem_alloc(1, sizeof *r, "result recorder");
     if (!r) return ST_E_NOMEM;
@@ -141,7 +143,8 @@ enum status record_open(const struct options *o, const struct setup *s, const st
         skip[i] = (uint8_t)results_done(r->w, i);
         r->skipped += skip[i];
     }
-    if (r->skipped) log_info("%s: %d of %d rows are done, attempt %d continues", o->out, r->skipped, n, results_attempt(r->w));
+    if (r->skipped)
+        log_info("%s: %d of %d rows are done, attempt %d continues", o->out, r->skipped, n, results_attempt(r->w));
     *r_p = r;
     return ST_OK;
 }
@@ -178,7 +181,10 @@ static void fill_transfer(const struct run_finished *f, struct result_transfer t
 
 static enum result_stop stop_of(enum stop_reason s)
 {
-    return s == STOP_EOS ? RESULT_EOS : s == STOP_LENGTH ? RESULT_LENGTH : s == STOP_FAILED ? RESULT_FAILED : RESULT_ABORTED;
+    return s == STOP_EOS      ? RESULT_EOS
+           : s == STOP_LENGTH ? RESULT_LENGTH
+           : s == STOP_FAILED ? RESULT_FAILED
+                              : RESULT_ABORTED;
 }
 
 static enum status finished(void *ctx, const struct run_finished *f)
@@ -192,7 +198,8 @@ static enum status finished(void *ctx, const struct run_finished *f)
     memset(&row, 0, sizeof row);
     TRY(chat_response_text(r->tok, q->out, (size_t)q->n_out, r->level, &text, &row.response_n, &cut));
     for (int i = 0; i < q->n_rounds; i++) {
-        r->round[i] = (struct result_round){i, q->round[i].proposed, q->round[i].accepted, q->round[i].emitted, q->round[i].bonus};
+        r->round[i] = (struct result_round){i, q->round[i].proposed, q->round[i].accepted, q->round[i].emitted,
+                                            q->round[i].bonus};
         r->rounds++;
         r->accepted += q->round[i].accepted;
     }
@@ -224,7 +231,8 @@ static void progress(void *ctx, int done, int decoding, int64_t tokens, double n
     char accept[32] = "", eta[32] = "";
     if (r->rounds) snprintf(accept, sizeof accept, ", accept length %.2f", 1 + (double)r->accepted / (double)r->rounds);
     if (rate > 0) snprintf(eta, sizeof eta, ", about %.0f s left", (all - done) / rate);
-    log_info("%d of %d done, %d decoding, %" PRId64 " tokens, %.0f s%s%s", done, all, decoding, tokens, now_s, accept, eta);
+    log_info("%d of %d done, %d decoding, %" PRId64 " tokens, %.0f s%s%s", done, all, decoding, tokens, now_s, accept,
+             eta);
 }
 
 struct run_sink record_sink(struct record *r)
@@ -256,8 +264,8 @@ static enum status write_memory(struct record *r, const struct rank_stats *st, i
     return s;
 }
 
-enum status record_finish(struct record *r, const struct rank_stats *st, int n_ranks, const char *plan_json, const char *osc,
-                          int interrupted, int *complete_p)
+enum status record_finish(struct record *r, const struct rank_stats *st, int n_ranks, const char *plan_json,
+                          const char *osc, int interrupted, int *complete_p)
 {
     char utc[32];
     time_t now = time(NULL);

@@ -70,8 +70,9 @@ static enum status take_prompts(struct job *j)
         const struct prompts_row *r = prompts_row(j->prompts, (size_t)i);
         if (r->n_ids > j->s.most_prompt)
             return ERR(ST_E_CONFIG,
-                       "%s: row %d has %" PRId64 " tokens; with --max-new %d and a block of %d at most %d fit into %d positions; "
-                       "nothing is cut", j->o.prompts, i, r->n_ids, j->o.max_new, j->s.block, j->s.most_prompt, j->s.c.max_position);
+                       "%s: row %d has %" PRId64 " tokens; with --max-new %d and a block of %d at most %d fit into %d "
+                       "positions; nothing is cut", j->o.prompts, i, r->n_ids, j->o.max_new, j->s.block,
+                       j->s.most_prompt, j->s.c.max_position);
         total += r->n_ids;
     }
     j->offset = mem_alloc((size_t)j->n + 1, sizeof *j->offset, "prompt offsets");
@@ -223,7 +224,8 @@ static enum status open_results(struct job *j)
     if (j->leader) {
         j->facts.f.isa = j->ops.isa;
         facts_hashes(&j->facts, &j->o, &j->told, j->ckpt, j->draft_ckpt, j->tok, j->prompts, j->n);
-        if (j->o.evidence) st = evidence_write(j->o.evidence, evidence_use(j), &j->told, &j->plan, &j->facts.f, j->desc, j->w.size);
+        if (j->o.evidence)
+            st = evidence_write(j->o.evidence, evidence_use(j), &j->told, &j->plan, &j->facts.f, j->desc, j->w.size);
         if (st == ST_OK)
             st = record_open(&j->o, &j->told, &j->facts.f, j->prompts, j->n, j->tok, j->skip, &j->rec);
     }

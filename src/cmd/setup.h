@@ -18,6 +18,7 @@ struct setup {
 /* setup_configs - read and check config files, parse and complete the topology, fix the block size. */
 enum status setup_configs(const struct options *o, struct setup *s_p);
 /* setup_plan_options - sizes that follow from the options and the longest prompt; requests: prompts of the run. */
-void setup_plan_options(const struct options *o, const struct setup *s, int max_prompt, int requests, struct plan_options *p_p);
+void setup_plan_options(const struct options *o, const struct setup *s, int max_prompt, int requests,
+                        struct plan_options *p_p);
 
 #endif

@@ -86,8 +86,10 @@ static enum status same_as_file(const char *path, const struct results_store *s,
     char text[DIFFERENCES] = "";
     if (strcmp(s->config_hash, want->config_hash) != 0) TRY(differences(s, want, text));
     if (!text[0]) return same_setup(path, s->config_hash, s->questions, s->block, want);
-    return ERR(ST_E_CONFIG, "%s: made under another configuration: %s; use the same options and files, name another file, or "
-               "--force-new to start over", path, text);
+    return ERR(ST_E_CONFIG,
+               "%s: made under another configuration: %s; use the same options and files, name another file, or "
+               "--force-new to start over",
+               path, text);
 }
 
 static enum status on_run(void *ctx, const struct results_setup *u, int32_t attempt)
@@ -209,7 +211,8 @@ static enum status journal_from_file(struct results_writer *w)
     enum status st = results_journal_add(&w->journal, results_json_run(&w->store));
     if (st == ST_OK) st = journal_attrs(w, r);
     if (st == ST_OK && r->plan) st = results_journal_add(&w->journal, results_json_plan(r->plan, NULL, 0));
-    for (size_t i = 0; i < r->n && st == ST_OK; i++) st = results_journal_add(&w->journal, results_json_row(&r->row[i]));
+    for (size_t i = 0; i < r->n && st == ST_OK; i++)
+        st = results_journal_add(&w->journal, results_json_row(&r->row[i]));
     if (st == ST_OK && r->n_memory) st = results_journal_add(&w->journal, results_json_memory(r->memory, r->n_memory));
     results_free(r);
     return st;
@@ -326,7 +329,8 @@ const char *results_attempt_key(int32_t attempt, const char *name, char *buf, si
 int results_done(const struct results_writer *w, int64_t index)
 {
     const struct results_store *s = &w->store;
-    return index >= 0 && index < s->questions && s->slot[index] >= 0 && results_is_done((enum result_stop)s->stop[index]);
+    return index >= 0 && index < s->questions && s->slot[index] >= 0 &&
+           results_is_done((enum result_stop)s->stop[index]);
 }
 
 int64_t results_done_count(const struct results_writer *w)
@@ -351,7 +355,8 @@ static enum status clean_attrs(const struct result_attr *a, size_t n, struct res
     for (size_t i = 0; i < n; i++) {
         TRY(results_key_ok(a[i].key));
         if (a[i].kind != H5_KIND_STR && a[i].kind != H5_KIND_I64 && a[i].kind != H5_KIND_F64)
-            return ERR(ST_E_RANGE, "attribute %s: kind %d is neither text, int64 nor float64", a[i].key, (int)a[i].kind);
+            return ERR(ST_E_RANGE, "attribute %s: kind %d is neither text, int64 nor float64", a[i].key,
+                       (int)a[i].kind);
     }
     struct result_attr *c = mem_alloc(n, sizeof *c, "attributes");
     if (!c) return ST_E_NOMEM;

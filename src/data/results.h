@@ -13,8 +13,8 @@
  *   /grading/verdict       table: index and 0/1 under each rule; /grading/<rule>_extracted UTF-8 [rows]
  *   /plan                  UTF-8 [0 or 1]: the plan as JSON; attributes from the caller
  * Root attributes: schema "pdflash-results", schema_version, config_hash, questions, block, attempt, complete,
- * and whatever the caller sets (spec, topology, command_line, ...). Attributes set again by a later attempt describe that
- * one, like /plan and /memory; what must be known of every attempt is set under a key of its own
+ * and whatever the caller sets (spec, topology, command_line, ...). Attributes set again by a later attempt describe
+ * that one, like /plan and /memory; what must be known of every attempt is set under a key of its own
  * (results_attempt_key: attempt_1_topology, ...). A row's `attempt` says which one made it.
  *
  * One writer. A row goes first to the journal PATH.jsonl (one JSON object a line, fsynced), then as payload
@@ -35,7 +35,8 @@
 
 enum { RESULTS_SCHEMA = 1 };
 
-/* EOS: complete. LENGTH: cut by --max-new. FAILED: this request went wrong. ABORTED: given up (stop, fault elsewhere) */
+/* EOS: complete. LENGTH: cut by --max-new. FAILED: this request went wrong. ABORTED: given up (stop, fault
+ * elsewhere) */
 enum result_stop { RESULT_EOS, RESULT_LENGTH, RESULT_FAILED, RESULT_ABORTED, RESULT_STOP_N };
 /* what a transfer moved */
 enum result_component { RESULT_MLA, RESULT_KDA, RESULT_CONV, RESULT_DRAFT, RESULT_AUX, RESULT_COMP_N };
@@ -133,7 +134,8 @@ const char *results_attempt_key(int32_t attempt, const char *name, char *buf, si
 /* results_done - 1 when a committed row of this index ended by EOS or length, i.e. resume skips it. */
 int results_done(const struct results_writer *w, int64_t index);
 int64_t results_done_count(const struct results_writer *w);
-/* results_attrs - set root attributes; text that is not UTF-8 is repaired as in rows; durable with the next append or finish. */
+/* results_attrs - set root attributes; text that is not UTF-8 is repaired as in rows; durable with the next append
+ * or finish. */
 enum status results_attrs(struct results_writer *w, const struct result_attr *a, size_t n);
 /* results_plan - the plan as JSON text, and attributes of /plan (a may be NULL when n is 0); replaces a former
  * plan; durable with the next append or finish. */

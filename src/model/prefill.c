@@ -2,7 +2,8 @@
 
 #include "base/buf.h"
 
-void prefill_stage_taps(struct prefill_stage *p, const struct config *c, const struct draft_config *d, int pp, int stage)
+void prefill_stage_taps(struct prefill_stage *p, const struct config *c, const struct draft_config *d, int pp,
+                        int stage)
 {
     p->n_taps = d ? split_taps(d, c->n_layers, pp, stage, p->tap_index) : 0;
     for (int i = 0; i < p->n_taps; i++) p->tap_layer[i] = d->tap[p->tap_index[i]];

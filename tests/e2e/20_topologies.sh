@@ -58,6 +58,8 @@ done
 OMPI_MCA_osc=sm expect 2 "window create with osc sm is refused" "allocate" \
     $MPIRUN -n 5 "$PDFLASH" run $MODEL $common --out "$W/no.h5" --force-new $small --window create
 # decoding is greedy, so speculation must not change a token
-job 1 single-none --single $common --spec none && check "dflash and none give the same tokens" $X tokens "$W/single.h5" "$W/single-none.h5"
-job 1 single-b8 --single $common --block 8 && check "block 8 gives the same tokens" $X tokens "$W/single.h5" "$W/single-b8.h5"
+job 1 single-none --single $common --spec none &&
+    check "dflash and none give the same tokens" $X tokens "$W/single.h5" "$W/single-none.h5"
+job 1 single-b8 --single $common --block 8 &&
+    check "block 8 gives the same tokens" $X tokens "$W/single.h5" "$W/single-b8.h5"
 finish

@@ -178,7 +178,8 @@ enum status ops_cpu_open(enum ops_act act, const char *isa, struct ops *o_p)
         int i = 0;
         while (i < N_ISA && strcmp(isa, isa_names[i])) i++;
         if (i == N_ISA)
-            return ERR(ST_E_CONFIG, "instruction set \"%s\" is not known; use scalar, avx2, avx512, avx512bf16 or amx", isa);
+            return ERR(ST_E_CONFIG, "instruction set \"%s\" is not known; use scalar, avx2, avx512, avx512bf16 or amx",
+                       isa);
         use = (enum cpu_isa)(N_ISA - 1 - i);
         if (use > best)
             return ERR(ST_E_CONFIG, "instruction set \"%s\" is not on this machine, whose best is \"%s\"", isa,

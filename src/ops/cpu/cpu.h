@@ -78,7 +78,8 @@ void *cpu_reserve(struct cpu_impl *im, struct buf *b, size_t bytes, const char *
 /* cpu_scratch - 64-byte aligned work space of one operation, content undefined, valid until the operation
  * returns. Not used by linear and moe, so an operation may hold it while it calls cpu_linear.
  * prepare() sizes it to CPU_SCRATCH_BYTES(max_rows); an operation that would need more works in tiles. A
- * larger request is served by growing (counted by buf_allocs, so a test of allocations sees it). NULL: see cpu_reserve. */
+ * larger request is served by growing (counted by buf_allocs, so a test of allocations sees it). NULL: see
+ * cpu_reserve. */
 #define CPU_SCRATCH_BYTES(max_rows) (((size_t)4 << 20) + (size_t)(max_rows) * 1024)
 void *cpu_scratch(struct ops *o, size_t bytes);
 

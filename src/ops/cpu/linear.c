@@ -77,7 +77,8 @@ static void expand(const struct job *b, int panel, int np, int64_t at, int n)
 }
 
 /* acc := (ADD: acc +) leaf l of panels [panel, panel + np) for the rows of a block */
-static void sum_leaf(const struct job *b, const struct rows *v, int panel, int np, int l, enum cpu_mac_mode mode, float *acc)
+static void sum_leaf(const struct job *b, const struct rows *v, int panel, int np, int l, enum cpu_mac_mode mode,
+                     float *acc)
 {
     struct cpu_mac c = {.acc_ps = CPU_ROWS * CPU_PANEL, .ldx = v->ldx, .np = np, .step = b->step, .mode = mode};
     const struct mat *m = b->m;
