@@ -1,4 +1,5 @@
 /* pdflash - dispatch a subcommand and turn its status into the exit code. Nothing else exits. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,11 +20,21 @@ static const struct {
 
 static void help(FILE *f)
 {
-    fprintf(f, "pdflash - Kimi-K3 batch inference: pipeline prefill, RMA state transfer, DFlash decode\n\nusage: pdflash COMMAND [options]\n\n");
+    fprintf(f, "pdflash - Kimi-K3 batch inference: pipeline prefill, RMA state transfer, DFlash decode\n\n"
+               "usage: pdflash COMMAND [options]\n\n");
     for (size_t i = 0; i < sizeof command / sizeof command[0]; i++)
         fprintf(f, "  %-9s %s\n", command[i].name, command[i].what);
     fprintf(f, "\n`pdflash COMMAND --help` lists a command's options. Exit codes: 0 complete, 1 usage, 2 refused,\n"
                "3 fault, 4 watchdog or incomplete, 75 interrupted (resumable).\n");
+}
+
+/* What a command printed is good only if it arrived: the one place where standard output is checked. */
+static int leave(enum status st)
+{
+    errno = 0;
+    if ((fflush(stdout) != 0 || ferror(stdout)) && st == ST_OK)
+        st = ERR(ST_E_IO, "standard output: cannot write%s%s", errno ? ": " : "", errno ? strerror(errno) : "");
+    return err_exit_code(st);
 }
 
 int main(int argc, char **argv)
@@ -34,14 +45,14 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
         help(stdout);
-        return 0;
+        return leave(ST_OK);
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("pdflash %s\n", PDFLASH_GIT);
-        return 0;
+        return leave(ST_OK);
     }
     for (size_t i = 0; i < sizeof command / sizeof command[0]; i++)
-        if (strcmp(argv[1], command[i].name) == 0) return err_exit_code(command[i].run(argc - 2, argv + 2));
+        if (strcmp(argv[1], command[i].name) == 0) return leave(command[i].run(argc - 2, argv + 2));
     fprintf(stderr, "pdflash: '%s' is not a command\n\n", argv[1]);
     help(stderr);
     return 1;

@@ -44,8 +44,8 @@ __attribute__((target("avx2,fma"))) static void chains256(void)
                          "vfmadd231ps %12, %12, %3\n\tvfmadd231ps %12, %12, %4\n\tvfmadd231ps %12, %12, %5\n\t"
                          "vfmadd231ps %12, %12, %6\n\tvfmadd231ps %12, %12, %7\n\tvfmadd231ps %12, %12, %8\n\t"
                          "vfmadd231ps %12, %12, %9\n\tvfmadd231ps %12, %12, %10\n\tvfmadd231ps %12, %12, %11"
-                         : "+x"(s[0]), "+x"(s[1]), "+x"(s[2]), "+x"(s[3]), "+x"(s[4]), "+x"(s[5]), "+x"(s[6]), "+x"(s[7]),
-                           "+x"(s[8]), "+x"(s[9]), "+x"(s[10]), "+x"(s[11])
+                         : "+x"(s[0]), "+x"(s[1]), "+x"(s[2]), "+x"(s[3]), "+x"(s[4]), "+x"(s[5]), "+x"(s[6]),
+                           "+x"(s[7]), "+x"(s[8]), "+x"(s[9]), "+x"(s[10]), "+x"(s[11])
                          : "x"(a));
 }
 
@@ -58,8 +58,8 @@ __attribute__((target("avx512f"))) static void chains512(void)
                          "vfmadd231ps %12, %12, %3\n\tvfmadd231ps %12, %12, %4\n\tvfmadd231ps %12, %12, %5\n\t"
                          "vfmadd231ps %12, %12, %6\n\tvfmadd231ps %12, %12, %7\n\tvfmadd231ps %12, %12, %8\n\t"
                          "vfmadd231ps %12, %12, %9\n\tvfmadd231ps %12, %12, %10\n\tvfmadd231ps %12, %12, %11"
-                         : "+v"(s[0]), "+v"(s[1]), "+v"(s[2]), "+v"(s[3]), "+v"(s[4]), "+v"(s[5]), "+v"(s[6]), "+v"(s[7]),
-                           "+v"(s[8]), "+v"(s[9]), "+v"(s[10]), "+v"(s[11])
+                         : "+v"(s[0]), "+v"(s[1]), "+v"(s[2]), "+v"(s[3]), "+v"(s[4]), "+v"(s[5]), "+v"(s[6]),
+                           "+v"(s[7]), "+v"(s[8]), "+v"(s[9]), "+v"(s[10]), "+v"(s[11])
                          : "v"(a));
 }
 
@@ -102,9 +102,10 @@ static void one(struct ops *o, enum mat_kind kind, int n, int k, int leaf, int t
     o->linear(o, &m, x, k, t, y, n);
     BEST_OF(12, &s, for (int c = 0; c < calls; c++) o->linear(o, &m, x, k, t, y, n));
     s /= calls;
-    printf("%-6s n %6d k %5d leaf %4d t %4d: %8.1f us %7.1f GFLOP/s %5.1f %% of peak  weights %6.2f GB/s %5.1f %% of copy\n",
-           kind == MAT_BF16 ? "bf16" : "mxfp4", n, k, leaf, t, s * 1e6, flop / s * 1e-9, 100 * flop / s * 1e-9 / peak, gb / s,
-           100 * gb / s / copy);
+    printf("%-6s n %6d k %5d leaf %4d t %4d: %8.1f us %7.1f GFLOP/s %5.1f %% of peak  weights %6.2f GB/s %5.1f %% of "
+           "copy\n",
+           kind == MAT_BF16 ? "bf16" : "mxfp4", n, k, leaf, t, s * 1e6, flop / s * 1e-9, 100 * flop / s * 1e-9 / peak,
+           gb / s, 100 * gb / s / copy);
     fflush(stdout);
     o->mat_free(o, &m);
     weights_free(&w);
@@ -131,8 +132,8 @@ static void experts(struct ops *o, int n_experts, int latent, int cols, int grou
     double flop = 2.0 * 3 * latent * cols * k * t, s;
     BEST_OF(12, &s,
             o->moe(o, up, down, 0, n_experts, n_experts, z, latent, cols, groups, 1, idx, w, k, 4, 25, t, y, 0));
-    printf("experts %3d latent %4d cols %4d groups %2d k %2d t %4d: %9.1f us %7.1f GFLOP/s %5.1f %% of peak\n", n_experts,
-           latent, cols, groups, k, t, s * 1e6, flop / s * 1e-9, 100 * flop / s * 1e-9 / peak);
+    printf("experts %3d latent %4d cols %4d groups %2d k %2d t %4d: %9.1f us %7.1f GFLOP/s %5.1f %% of peak\n",
+           n_experts, latent, cols, groups, k, t, s * 1e6, flop / s * 1e-9, 100 * flop / s * 1e-9 / peak);
     fflush(stdout);
     for (int e = 0; e < n_experts; e++) {
         o->mat_free(o, &up[e]);
@@ -149,8 +150,8 @@ static void all(enum ops_act act)
     need(ops_cpu_open(act, NULL, &o));
     peak = strcmp(o.isa, "scalar") ? fma_peak(o.isa) : fma_peak("avx2");
     copy = copy_speed();
-    printf("isa %s act %s: multiply-add peak %.1f GFLOP/s, copy %.1f GB/s\n", o.isa, act == ACT_FP32 ? "fp32" : "bf16", peak,
-           copy);
+    printf("isa %s act %s: multiply-add peak %.1f GFLOP/s, copy %.1f GB/s\n", o.isa, act == ACT_FP32 ? "fp32" : "bf16",
+           peak, copy);
     for (int kind = MAT_BF16; kind <= MAT_MXFP4; kind++)
         for (int i = 0; i < 8; i++) {
             one(&o, (enum mat_kind)kind, 256, 256, 0, rows[i]);

@@ -9,7 +9,8 @@
 
 const char *const suite_name = "bench_ops";
 
-enum { H = 256, HEADS = 8, D = 32, W = HEADS * D, RANK = 64, ROPE = 16, ROW = RANK + ROPE, LAYERS = 17, KDA = 12, MLA = 5 };
+enum { H = 256, HEADS = 8, D = 32, W = HEADS * D, RANK = 64, ROPE = 16, ROW = RANK + ROPE, LAYERS = 17, KDA = 12,
+    MLA = 5 };
 
 /* What one repetition works on; every operation writes to y (or the state), hashed at the end. */
 struct bench {
@@ -101,8 +102,8 @@ static void run_rope(struct bench *b)
 static void run_draft(struct bench *b)
 {
     struct seq_rows s = rows_of(b);
-    cpu_draft_attend(kit_ops(), b->x, 512, b->x, W, b->x + 99, W, &b->draft_k.c, &b->draft_v.c, 16, 8, D, 0, &s, 1, b->y,
-                     512);
+    cpu_draft_attend(kit_ops(), b->x, 512, b->x, W, b->x + 99, W, &b->draft_k.c, &b->draft_v.c, 16, 8, D, 0, &s, 1,
+                     b->y, 512);
 }
 static void run_tree(struct bench *b)
 {

@@ -55,8 +55,9 @@ static void timed_linear(struct ops *o, const struct mat *m, const float *x, int
     snprintf(name, sizeof name, "linear %d x %d%s", m->n, m->k, m->exact ? " exact" : "");
     spent(name, t0);
 }
-TIMED(rmsnorm, (struct ops *o, const float *x, int64_t ldx, const float *w, float eps, int t, int n, float *y, int64_t ldy),
-      o, x, ldx, w, eps, t, n, y, ldy)
+TIMED(rmsnorm,
+      (struct ops * o, const float *x, int64_t ldx, const float *w, float eps, int t, int n, float *y, int64_t ldy), o,
+      x, ldx, w, eps, t, n, y, ldy)
 TIMED(attnres, (struct ops *o, const float *bank, int64_t bs, int nb, const float *p, const float *q, float eps, int t,
                 int h, float *mix, const float *w, float ne, float *normed),
       o, bank, bs, nb, p, q, eps, t, h, mix, w, ne, normed)
@@ -69,10 +70,12 @@ TIMED(kda_prepare, (struct ops *o, float *qkv, float *z, int64_t ldz, float *b, 
 TIMED(kda_recur, (struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb,
                   float *state, int write, int t, int heads, int d, float *out, int64_t ldo),
       o, qkv, g, ldg, beta, ldb, state, write, t, heads, d, out, ldo)
-TIMED(kda_out, (struct ops *o, float *x, const float *gate, int64_t ldg, const float *w, float eps, int t, int heads, int d),
-      o, x, gate, ldg, w, eps, t, heads, d)
-TIMED(mla_write, (struct ops *o, const float *x, int64_t ldx, int w, const struct paged *c, const struct seq_rows *seq, int n),
-      o, x, ldx, w, c, seq, n)
+TIMED(kda_out,
+      (struct ops * o, float *x, const float *gate, int64_t ldg, const float *w, float eps, int t, int heads, int d), o,
+      x, gate, ldg, w, eps, t, heads, d)
+TIMED(mla_write,
+      (struct ops * o, const float *x, int64_t ldx, int w, const struct paged *c, const struct seq_rows *seq, int n), o,
+      x, ldx, w, c, seq, n)
 TIMED(mla_attend, (struct ops *o, const float *q, int64_t ldq, const struct paged *c, int rank, int rope, float scale,
                    int heads, const struct seq_rows *seq, int n, float *z, int64_t ldz),
       o, q, ldq, c, rank, rope, scale, heads, seq, n, z, ldz)
@@ -180,7 +183,8 @@ static void show(const struct job *j, int rows, double s, double wall)
            j->times * rows / wall, 1e3 * s / j->times);
     for (int i = 0; i < n_lines; i++) sums += line[i].s;
     for (int i = 0; i < n_lines && i < 16; i++)
-        printf("    %5.1f %%  %8.1f us a call  %s\n", 100 * line[i].s / s, 1e6 * line[i].s / (double)line[i].n, line[i].name);
+        printf("    %5.1f %%  %8.1f us a call  %s\n", 100 * line[i].s / s, 1e6 * line[i].s / (double)line[i].n,
+               line[i].name);
     printf("    %5.1f %%  outside the operations\n", 100 * (1 - sums / s));
 }
 
@@ -221,7 +225,8 @@ int main(void)
     for (int act = 0; act < 2; act++) {
         struct bench b;
         bench_open(&b, act ? ACT_BF16 : ACT_FP32);
-        printf("== %s, act %s, %.1f MB of weights\n", b.o.isa, act ? "bf16" : "fp32", 1e-6 * (double)target_weight_bytes(b.t));
+        printf("== %s, act %s, %.1f MB of weights\n", b.o.isa, act ? "bf16" : "fp32",
+               1e-6 * (double)target_weight_bytes(b.t));
         wrap(&b.o);
         for (size_t i = 0; i < sizeof job / sizeof *job; i++) measure(&b, &job[i]);
         bench_close(&b);

@@ -118,9 +118,11 @@ static inline size_t nano_item_bytes(const struct nano_rank *r, enum comp comp, 
 }
 
 /* nano_state - everything a request of n tokens carries, by layer, pages undone: malloc'd. with_rows 0: no MLA. */
-static inline char *nano_state(const struct nano *m, const struct nano_rank *r, int slot, int n, int with_rows, size_t *bytes_p)
+static inline char *nano_state(const struct nano *m, const struct nano_rank *r, int slot, int n, int with_rows,
+                               size_t *bytes_p)
 {
-    size_t kv = (size_t)kv_bytes(r->s.layout.spec.kv), row = (size_t)(m->c.kv_rank + m->c.qk_rope) * kv, at = 0, cap = 0;
+    size_t kv = (size_t)kv_bytes(r->s.layout.spec.kv), row = (size_t)(m->c.kv_rank + m->c.qk_rope) * kv, at = 0,
+           cap = 0;
     for (int i = r->layers.begin; i < r->layers.end; i++)
         cap += m->c.is_kda[i] ? nano_item_bytes(r, COMP_KDA, i) + nano_item_bytes(r, COMP_CONV, i) : row * (size_t)n;
     char *out = calloc(cap + 1, 1);

@@ -56,7 +56,8 @@ static void plain_copy(struct ops *o, void *dst, const void *src, size_t n)
 enum { PLAIN_BLOCK = 128 }; /* elements added at a time */
 
 /* the tree of plan/split.h over leaves [first, first + n), elements [e, e + m) of each, m <= PLAIN_BLOCK */
-static void plain_tree(const float *src, int64_t stride, const int *order, int first, int n, int64_t e, int m, float *sum)
+static void plain_tree(const float *src, int64_t stride, const int *order, int first, int n, int64_t e, int m,
+                       float *sum)
 {
     float part[PLAIN_BLOCK];
     if (n == 1) {

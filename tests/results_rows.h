@@ -15,7 +15,7 @@
 #include "data/results.h"
 
 enum { QUESTIONS = 24, BLOCK = 8, TOKENS_MAX = 600, ROUNDS_MAX = 80 };
-static const struct results_setup setup = {"cafe0123", QUESTIONS, BLOCK};
+static const struct results_setup setup = {"cafe0123", QUESTIONS, BLOCK, NULL, 0};
 
 struct sample {
     struct result_row row;
@@ -52,7 +52,8 @@ static void fill(struct sample *s, int64_t index, int32_t attempt, enum result_s
     snprintf(s->question, sizeof s->question, "Janet\xe2\x80\x99s question %lld?", (long long)index);
     snprintf(s->gold, sizeof s->gold, "so\n#### %lld", (long long)index * 1000);
     /* byte 0xff is no UTF-8; the answer is right for even questions */
-    int n = snprintf(s->response, sizeof s->response, "I\xff think\t\xe2\x88\x92\n#### %lld", (long long)(index * 1000 + index % 2));
+    int n = snprintf(s->response, sizeof s->response, "I\xff think\t\xe2\x88\x92\n#### %lld",
+                     (long long)(index * 1000 + index % 2));
     r->question = s->question;
     r->gold = s->gold;
     r->response = s->response;
@@ -67,7 +68,8 @@ static void fill(struct sample *s, int64_t index, int32_t attempt, enum result_s
     r->timing.start = 1.0 + rng_unit(1, (uint64_t)index, 1);
     r->timing.end = 3.0 + rng_unit(1, (uint64_t)index, 2);
     for (int c = 0; c < RESULT_COMP_N; c++)
-        r->transfer[c] = (struct result_transfer){(int64_t)c << 40 | index, c, c % 2 ? NAN : 0.5 * c, rng_u64(9, (uint64_t)index, (uint64_t)c)};
+        r->transfer[c] = (struct result_transfer){(int64_t)c << 40 | index, c, c % 2 ? NAN : 0.5 * c,
+                                                  rng_u64(9, (uint64_t)index, (uint64_t)c)};
 }
 
 static struct sample *sample(int64_t index, int32_t attempt, enum result_stop stop)
@@ -101,7 +103,8 @@ static void check_row(const struct result_row *got)
     struct sample *s = sample(got->index, got->attempt, got->stop);
     const struct result_row *want = &s->row;
     char text[256], number[32];
-    snprintf(text, sizeof text, "I\xef\xbf\xbd think\t\xe2\x88\x92\n#### %lld", (long long)(got->index * 1000 + got->index % 2));
+    snprintf(text, sizeof text, "I\xef\xbf\xbd think\t\xe2\x88\x92\n#### %lld",
+             (long long)(got->index * 1000 + got->index % 2));
     ck_assert_int_eq(got->prompt_tokens, want->prompt_tokens);
     ck_assert_int_eq(got->output_tokens, want->output_tokens);
     ck_assert_str_eq(got->question, want->question);

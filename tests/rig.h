@@ -125,8 +125,8 @@ static inline int32_t rig_prefill(struct rig *r, int slot, const int32_t *ids, i
 }
 
 /* kv values of one position of a paged entry as f32: MLA row [width], or one head of a DRAFT entry [head_dim] */
-static inline void rig_row(const struct rig *r, enum comp comp, int layer, int kv, int slot, int pos, int head, int width,
-                           float *out)
+static inline void rig_row(const struct rig *r, enum comp comp, int layer, int kv, int slot, int pos, int head,
+                           int width, float *out)
 {
     struct paged p = state_paged(&r->s, comp, layer, kv);
     ck_assert_ptr_nonnull(p.base);

@@ -34,7 +34,8 @@ static const struct shape shapes[] = {
     {"prefill with drafts", BATCH_PREFILL, 16, 1, {{0, 0, 16, 0, 15, 0}}, ST_E_INTERNAL, "n_draft"},
     {"prefill that wants all logits", BATCH_PREFILL, 16, 1, {{0, 0, 16, 0, 0, 16}}, ST_E_INTERNAL, "want_logits"},
     {"decode with drafts", BATCH_DECODE, 16, 1, {{0, 0, 16, 0, 15, 16}}, ST_E_INTERNAL, "n_draft"},
-    {"drafts on the second decode row only", BATCH_DECODE, 2, 2, {{0, 0, 1, 9, 0, 1}, {1, 1, 1, 5, 1, 1}}, ST_E_INTERNAL,
+    {"drafts on the second decode row only", BATCH_DECODE, 2, 2, {{0, 0, 1, 9, 0, 1}, {1, 1, 1, 5, 1, 1}},
+     ST_E_INTERNAL,
      "sequence 1: n_draft"},
     {"decode without logits", BATCH_DECODE, 1, 1, {{0, 0, 1, 9, 0, 0}}, ST_E_INTERNAL, "want_logits"},
     /* verify that is not one */
@@ -67,8 +68,9 @@ START_TEST(fields_follow_the_kind)
     struct batch b = {.kind = p->kind, .n_rows = p->n_rows, .n_seq = p->n_seq, .seq = seq};
     enum status st = batch_check(&b);
     ck_assert_msg(st == p->want, "%s: %s", p->what, err_name(st));
-    if (p->names) ck_assert_msg(strstr(err_last(), p->names) != NULL, "%s: message \"%s\" lacks \"%s\"", p->what, err_last(),
-                                p->names);
+    if (p->names)
+        ck_assert_msg(strstr(err_last(), p->names) != NULL, "%s: message \"%s\" lacks \"%s\"", p->what, err_last(),
+                      p->names);
     ck_assert_mem_eq(seq, p->seq, sizeof seq);
 }
 END_TEST

@@ -199,8 +199,10 @@ START_TEST(tokenizer_without_control_tokens_is_refused)
     struct chat_message m = {"user", "Hi", 2, NULL, 0, NULL};
     snprintf(dir, sizeof dir, "%s", suite_tmp("linear"));
     mkdir(dir, 0777);
-    snprintf(cmd, sizeof cmd, "cp %s/tiktoken.model %s/ && sed 's/<|open|>/<|im_user|>/' %s/tokenizer_config.json > %s/tokenizer_config.json",
-             suite_path("inputs/k3-nano"), dir, suite_path("inputs/k3-nano"), dir);
+    snprintf(
+        cmd, sizeof cmd,
+        "cp %s/tiktoken.model %s/ && sed 's/<|open|>/<|im_user|>/' %s/tokenizer_config.json > %s/tokenizer_config.json",
+        suite_path("inputs/k3-nano"), dir, suite_path("inputs/k3-nano"), dir);
     ck_assert_int_eq(system(cmd), 0);
     ck_assert_int_eq(tokenizer_open(dir, 4096, &t), ST_OK);
     ck_assert_int_eq(chat_render(t, &m, 1, CHAT_OFF, &got), ST_E_FORMAT);

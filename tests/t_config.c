@@ -334,7 +334,8 @@ static const struct edit draft_edit[] = {
     {"rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": 10000}", NULL},
     {"rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": 50000.0}", "rope_theta"},
     {"rope_parameters", "{\"rope_type\": \"yarn\", \"rope_theta\": 10000.0}", "rope_parameters.rope_type"},
-    {"rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": 10000.0, \"factor\": 4}", "rope_parameters.factor"},
+    {"rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": 10000.0, \"factor\": 4}",
+     "rope_parameters.factor"},
     {"rope_parameters", "{\"rope_type\": \"default\"}", "rope_parameters.rope_theta"},
     {"rope_scaling", "{\"rope_type\": \"yarn\", \"factor\": 16.0}", "rope_scaling"},
     {"rope_theta", "0.5", "rope_theta"},
@@ -405,7 +406,8 @@ START_TEST(moved_draft_fields_mean_the_same)
     for (size_t i = 0; i < N_OF(moved); i++) json_object_set(root, moved[i], json_object_get(nested, moved[i]));
     json_object_del(root, "dflash_config");
     json_object_del(root, "rope_theta");
-    json_object_set_new(root, "rope_parameters", json_pack("{s:s, s:f}", "rope_type", "default", "rope_theta", 10000.0));
+    json_object_set_new(root, "rope_parameters",
+                        json_pack("{s:s, s:f}", "rope_type", "default", "rope_theta", 10000.0));
     write_json(root);
     ck_assert_int_eq(load_own(DRAFT, NULL, &b), ST_OK);
     ck_assert_uint_ne(a.hash, b.hash); /* another file, though it says the same */
@@ -469,7 +471,8 @@ START_TEST(nano_values_arrive)
                        c.n_experts, c.top_k,  c.expert_inter, c.shared_inter, c.latent};
     const int want[] = {17, 256, 4096, 1048576, 3840, 3842, 4095, 12, 5, 8,  32, 4,   8,
                         96, 64,  32,   16,      32,   3,    1,    512, 32, 4, 64, 128, 128};
-    for (size_t i = 0; i < N_OF(want); i++) ck_assert_msg(got[i] == want[i], "value %zu: %d, not %d", i, got[i], want[i]);
+    for (size_t i = 0; i < N_OF(want); i++)
+        ck_assert_msg(got[i] == want[i], "value %zu: %d, not %d", i, got[i], want[i]);
     for (int l = 0; l < 17; l++) {
         int is_mla = 0;
         for (size_t i = 0; i < N_OF(mla); i++) is_mla |= mla[i] == l;
@@ -490,7 +493,8 @@ START_TEST(nano_draft_values_arrive)
     const int got[] = {d.n_layers, d.hidden, d.vocab,  d.q_heads,         d.kv_heads, d.head_dim,    d.inter,
                        d.block,    d.mask_id, d.n_taps, d.n_target_layers, d.window,   d.max_position};
     const int want[] = {3, 256, 4096, 16, 8, 32, 512, 16, 3848, 6, 17, 64, 1048576};
-    for (size_t i = 0; i < N_OF(want); i++) ck_assert_msg(got[i] == want[i], "value %zu: %d, not %d", i, got[i], want[i]);
+    for (size_t i = 0; i < N_OF(want); i++)
+        ck_assert_msg(got[i] == want[i], "value %zu: %d, not %d", i, got[i], want[i]);
     ck_assert_mem_eq(d.tap, tap, sizeof tap);
     ck_assert(d.type[0] == DRAFT_SLIDING && d.type[1] == DRAFT_SLIDING && d.type[2] == DRAFT_FULL);
     ck_assert(d.rope_theta == 10000.0 && d.norm_eps == 1e-5f);

@@ -71,7 +71,7 @@ START_TEST(other_cases)
         {"\xef\xbc\x91\xef\xbc\x98", {NONE, NONE, NONE, NONE}, "18", {0, 0, 0, 0}}, /* full-width digits */
         {"18 \xef\xbc\x91", {NONE, NONE, "18", NONE}, "18", {0, 0, 1, 0}},          /* the last run is no literal */
         {"7 1\xd9\xa3", {NONE, NONE, "1", NONE}, "7", {0, 0, 0, 0}},                 /* one run, partly Arabic */
-        {"x\xc2\xb2 = 9\xc2\xb2", {NONE, NONE, "9", "9"}, "9", {0, 0, 1, 1}},        /* superscripts are no decimal digits */
+        {"x\xc2\xb2 = 9\xc2\xb2", {NONE, NONE, "9", "9"}, "9", {0, 0, 1, 1}}, /* superscripts: no decimal digits */
         {"#### x #### 12", {"12", "12", "12", "12"}, "12", {1, 1, 1, 1}},            /* first match, not first mark */
         {"##### 12", {"12", "12", "12", "12"}, "12", {1, 1, 1, 1}},
         {"#### 1 #### 2", {"1", "1", "2", "2"}, "2", {0, 0, 1, 1}},
@@ -193,8 +193,8 @@ START_TEST(wilson_interval)
     double low, high;
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         gsm8k_wilson(table[i].k, table[i].n, &low, &high);
-        ck_assert_msg(fabs(low - table[i].low) < 1e-12 && fabs(high - table[i].high) < 1e-12, "%lld of %lld: %.15f %.15f",
-                      (long long)table[i].k, (long long)table[i].n, low, high);
+        ck_assert_msg(fabs(low - table[i].low) < 1e-12 && fabs(high - table[i].high) < 1e-12,
+                      "%lld of %lld: %.15f %.15f", (long long)table[i].k, (long long)table[i].n, low, high);
     }
     gsm8k_wilson(0, 0, &low, &high);
     ck_assert(isnan(low) && isnan(high));

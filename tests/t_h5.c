@@ -134,10 +134,13 @@ START_TEST(nothing_is_clipped_and_wrong_types_are_refused)
         const char *name;
         enum h5_kind kind;
         enum status want;
-    } cases[] = {{"/i64", H5_KIND_I32, ST_E_FORMAT}, {"/i64", H5_KIND_U64, ST_E_FORMAT}, {"/u64", H5_KIND_I64, ST_E_FORMAT},
+    } cases[] = {{"/i64", H5_KIND_I32, ST_E_FORMAT}, {"/i64", H5_KIND_U64, ST_E_FORMAT},
+                 {"/u64", H5_KIND_I64, ST_E_FORMAT},
                  {"/i64", H5_KIND_F64, ST_E_FORMAT}, {"/i8", H5_KIND_I32, ST_OK},        {"/i8", H5_KIND_I64, ST_OK},
-                 {"/f64", H5_KIND_F32, ST_E_FORMAT}, {"/f64", H5_KIND_F64, ST_OK},       {"/f32", H5_KIND_F32, ST_E_FORMAT},
-                 {"/s", H5_KIND_I32, ST_E_FORMAT},   {"/g", H5_KIND_I32, ST_E_FORMAT},   {"/absent", H5_KIND_I32, ST_E_FORMAT},
+                 {"/f64", H5_KIND_F32, ST_E_FORMAT}, {"/f64", H5_KIND_F64, ST_OK},
+                 {"/f32", H5_KIND_F32, ST_E_FORMAT},
+                 {"/s", H5_KIND_I32, ST_E_FORMAT},   {"/g", H5_KIND_I32, ST_E_FORMAT},
+                 {"/absent", H5_KIND_I32, ST_E_FORMAT},
                  {"/g/absent", H5_KIND_I32, ST_E_FORMAT}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         void *p = &p;
@@ -200,7 +203,8 @@ START_TEST(strings_are_utf8_or_refused)
 {
     const char *path = suite_tmp("strings.h5");
     struct h5 *f = fresh(path);
-    static const char *const text[] = {"plain", "", "Janet\xe2\x80\x99s \xe2\x88\x92" "5", "\xe4\xb8\x80\xf0\x9d\x9f\x8f", NULL};
+    static const char *const text[] = {"plain", "", "Janet\xe2\x80\x99s \xe2\x88\x92" "5",
+                                       "\xe4\xb8\x80\xf0\x9d\x9f\x8f", NULL};
     ck_assert_int_eq(h5_make_str(f, "/t/s", 2), ST_OK);
     ck_assert_int_eq(h5_append_str(f, "/t/s", 5, text), ST_OK);
     static const char *const bad[] = {"\xff", "a\xc3", "\xed\xa0\x80", "\xc0\xaf", "\xf4\x90\x80\x80"};
@@ -227,8 +231,10 @@ START_TEST(utf8_is_repaired_byte_by_byte)
         const char *in;
         size_t n;
         const char *want;
-    } cases[] = {{"abc", 3, "abc"}, {"a\0b", 3, "a" R "b"}, {"\xc3\xa9", 2, "\xc3\xa9"}, {"\xc3", 1, R}, {"\xe2\x82x", 3, R R "x"},
-                 {"\xed\xa0\x80", 3, R R R}, {"\xc0\x80", 2, R R}, {"\xf0\x9d\x9f\x8f", 4, "\xf0\x9d\x9f\x8f"}, {"", 0, ""}};
+    } cases[] = {{"abc", 3, "abc"}, {"a\0b", 3, "a" R "b"}, {"\xc3\xa9", 2, "\xc3\xa9"}, {"\xc3", 1, R},
+                 {"\xe2\x82x", 3, R R "x"},
+                 {"\xed\xa0\x80", 3, R R R}, {"\xc0\x80", 2, R R}, {"\xf0\x9d\x9f\x8f", 4, "\xf0\x9d\x9f\x8f"},
+                 {"", 0, ""}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char *s = utf8_clean(cases[i].in, cases[i].n);
         ck_assert_str_eq(s, cases[i].want);

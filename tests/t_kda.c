@@ -110,7 +110,8 @@ START_TEST(prepare_and_out_match_double_precision)
         float *b = kit_rand(s + 19, (size_t)(t * ldb), -20, 20), *a = kit_rand(s + 29, (size_t)H, 0.01, 16);
         float *dt = kit_rand(s + 39, (size_t)w, -2, 2), *ow = kit_rand(s + 49, (size_t)d, -2, 2);
         for (int i = 0; i < d; i++) x[i] = 0; /* a zero query stays zero */
-        float *y = kit_copy(x, (size_t)(t * 3 * w)), *g = kit_copy(z, (size_t)(t * ldz)), *bb = kit_copy(b, (size_t)(t * ldb));
+        float *y = kit_copy(x, (size_t)(t * 3 * w)), *g = kit_copy(z, (size_t)(t * ldz)),
+              *bb = kit_copy(b, (size_t)(t * ldb));
         cpu_kda_prepare(kit_ops(), y, g, ldz, bb, ldb, a, dt, -5, t, H, d);
         for (int i = 0; i < t * 3 * w; i++) {
             int part = i / w % 3;
@@ -228,7 +229,8 @@ START_TEST(recurrence_meets_the_goldens)
         printf("  %s\n", group[i]);
         cpu_kda_recur(kit_ops(), c.qkv, c.g, w, c.beta, 3, s, 1, 17, 3, c.d, out, w);
         KIT_WITHIN("state after 17 tokens", kit_err(s, s17, (size_t)ns), 1e-5);
-        cpu_kda_recur(kit_ops(), c.qkv + 17 * 3 * w, c.g + 17 * w, w, c.beta + 17 * 3, 3, s, 1, 36, 3, c.d, out + 17 * w, w);
+        cpu_kda_recur(kit_ops(), c.qkv + 17 * 3 * w, c.g + 17 * w, w, c.beta + 17 * 3, 3, s, 1, 36, 3, c.d,
+                      out + 17 * w, w);
         KIT_WITHIN("recurrent output", kit_err(out, want, (size_t)n), 1e-5);
         KIT_WITHIN("recurrent state", kit_err(s, s53, (size_t)ns), 1e-5);
         for (int size = 16; size <= 64; size += 16) { /* 53: a tail of 5 rows in the last tile */
@@ -250,7 +252,8 @@ START_TEST(both_forms_match_double_precision)
     static const struct {
         int t, heads, d, chunk;
         double lo, hi;
-    } set[] = {{64, 2, 32, 64, -5, -4.99}, {200, 1, 32, 64, -5, -4.9}, {130, 2, 16, 128, -5, 0}, {64, 1, 128, 64, -0.01, 0},
+    } set[] = {{64, 2, 32, 64, -5, -4.99}, {200, 1, 32, 64, -5, -4.9}, {130, 2, 16, 128, -5, 0},
+               {64, 1, 128, 64, -0.01, 0},
                {33, 2, 17, 32, -5, 0},     {1, 1, 5, 16, -5, 0},       {15, 3, 8, 16, -3, 0},    {16, 1, 40, 48, -1, 0},
                {17, 2, 33, 16, -5, -1},    {49, 1, 24, 48, 0, 0},      {96, 1, 64, 96, -5, -5}};
     for (size_t i = 0; i < sizeof set / sizeof set[0]; i++) {

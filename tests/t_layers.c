@@ -37,8 +37,8 @@ static void teardown(void)
 }
 
 /* errors of x (row of want row j: map[j], or j) against want [rows][cols] */
-static void measure(struct check *k, const char *name, const float *x, int64_t ld, const float *want, int rows, int cols,
-                    const int32_t *map)
+static void measure(struct check *k, const char *name, const float *x, int64_t ld, const float *want, int rows,
+                    int cols, const int32_t *map)
 {
     double d2 = 0, w2 = 0, dm = 0, wm = 0;
     for (int j = 0; j < rows; j++)
@@ -94,7 +94,8 @@ static void compare_idx(struct check *k, int layer, const int32_t *idx)
     ck_assert_int_eq(h5_read_f32(k->golden, name, dim, &rank, &margin), ST_OK);
     for (int j = 0; j < k->t; j++) {
         if (memcmp(want + j * top, idx + j * top, (size_t)top * sizeof *idx) == 0) continue;
-        ck_assert_msg(margin[j] < k->margin, "layer %d token %d: experts differ at margin %g", layer, j, (double)margin[j]);
+        ck_assert_msg(margin[j] < k->margin, "layer %d token %d: experts differ at margin %g", layer, j,
+                      (double)margin[j]);
         k->flips++;
         k->flipped[j] = 1;
     }
@@ -128,7 +129,8 @@ static void on_value(void *ctx, const char *what, int layer, const float *x, int
     if (h5_exists(k->golden, name)) compare(k, name, x, ld, cols);
 }
 
-/* state, conv tails [kernel-1][q|k|v][channel] (golden: [q/k/v][kernel-1][channel]); rows were probed AND are read back */
+/* state, conv tails [kernel-1][q|k|v][channel] (golden: [q/k/v][kernel-1][channel]); rows were probed and are
+ * read back */
 static void compare_state(struct check *k, const struct nano_rank *r, int slot)
 {
     const struct config *c = &model.c;
@@ -142,7 +144,8 @@ static void compare_state(struct check *k, const struct nano_rank *r, int slot)
             compare(k, name, state_item(&r->s, COMP_KDA, i, 0, slot), 0, p * c->kda_dim);
             const float *tail = state_item(&r->s, COMP_CONV, i, 0, slot);
             for (int a = 0; a < 3; a++)
-                for (int j = 0; j < taps; j++) memcpy(x + (a * taps + j) * p, tail + (j * 3 + a) * p, (size_t)p * sizeof *x);
+                for (int j = 0; j < taps; j++)
+                    memcpy(x + (a * taps + j) * p, tail + (j * 3 + a) * p, (size_t)p * sizeof *x);
             snprintf(name, sizeof name, "/x/layer%02d/conv_tail", i);
             compare(k, name, x, 0, 3 * taps * p);
         } else {
@@ -195,7 +198,8 @@ static int by_error(const void *a, const void *b)
 static void verdict(struct check *k, const char *what)
 {
     qsort(k->result, (size_t)k->n, sizeof *k->result, by_error);
-    printf("%s: %d tensors, %d near-tie expert sets differ; worst relative errors (L2, largest):\n", what, k->n, k->flips);
+    printf("%s: %d tensors, %d near-tie expert sets differ; worst relative errors (L2, largest):\n", what, k->n,
+           k->flips);
     for (int i = 0; i < WORST && i < k->n; i++)
         printf("  %-32s %.2e %.2e\n", k->result[i].name, k->result[i].l2, k->result[i].top);
     for (int i = 0; i < k->n; i++)

@@ -72,7 +72,8 @@ START_TEST(entries_are_keyed_aligned_and_apart)
     for (int tp = 1; tp <= 2; tp++)
         for (int kv = 0; kv < 2; kv++) {
             struct layout l;
-            struct layout_spec s = {.page = 3, .layers = {1, 6}, .has_draft = 1, .tp = tp, .tp_rank = tp - 1, .n_pages = 4,
+            struct layout_spec s = {.page = 3, .layers = {1, 6}, .has_draft = 1, .tp = tp, .tp_rank = tp - 1,
+                                    .n_pages = 4,
                                     .n_slots = 3, .kv = (enum kv_dtype)kv, .draft_kv = (enum kv_dtype)!kv};
             ck_assert_int_eq(layout_make(&c, &d, &s, &l), ST_OK);
             ck_assert_int_eq(l.n, 2 + 3 + 3 + 4);
@@ -91,8 +92,10 @@ START_TEST(entries_are_keyed_aligned_and_apart)
             }
             ck_assert(l.bytes >= at && l.bytes < at + 4096);
             ck_assert_int_eq(l.entry[layout_find(&l, COMP_MLA, 2, 0)].item_bytes, 3 * 7 * kv_bytes(s.kv));
-            ck_assert_int_eq(l.entry[layout_find(&l, COMP_CONV, 5, 0)].item_bytes, 3 * 3 * (6 / tp) * 3 * kv_bytes(s.kv));
-            ck_assert_int_eq(l.entry[layout_find(&l, COMP_DRAFT, 1, 1)].item_bytes, 4 / tp * 3 * 5 * kv_bytes(s.draft_kv));
+            ck_assert_int_eq(l.entry[layout_find(&l, COMP_CONV, 5, 0)].item_bytes,
+                             3 * 3 * (6 / tp) * 3 * kv_bytes(s.kv));
+            ck_assert_int_eq(l.entry[layout_find(&l, COMP_DRAFT, 1, 1)].item_bytes,
+                             4 / tp * 3 * 5 * kv_bytes(s.draft_kv));
             ck_assert_int_eq(layout_find(&l, COMP_MLA, 1, 0), -1);  /* a KDA layer */
             ck_assert_int_eq(layout_find(&l, COMP_KDA, 0, 0), -1);  /* of another stage */
             ck_assert_int_eq(layout_find(&l, COMP_MLA, 6, 0), -1);
@@ -130,7 +133,8 @@ START_TEST(hash_sees_every_field)
     ck_assert_int_eq(layout_make(&c, &k3_draft, &s, &same), ST_OK);
     uint64_t h = layout_hash(&l);
     ck_assert_uint_eq(h, layout_hash(&same));
-    int *const spec_field[] = {&l.spec.page,   &l.spec.layers.begin, &l.spec.layers.end, &l.spec.has_draft, &l.spec.has_aux,
+    int *const spec_field[] = {&l.spec.page,   &l.spec.layers.begin, &l.spec.layers.end, &l.spec.has_draft,
+                               &l.spec.has_aux,
                                &l.spec.tp,     &l.spec.tp_rank,      &l.spec.n_pages,    &l.spec.n_slots};
     for (size_t i = 0; i < sizeof spec_field / sizeof spec_field[0]; i++) {
         ++*spec_field[i];

@@ -6,6 +6,7 @@
 
 #include "backends.h"
 #include "base/buf.h"
+#include "base/log.h"
 #include "data/h5.h"
 
 const char *const suite_name = "linear";
@@ -50,7 +51,8 @@ START_TEST(values_are_right)
                     double sum = 0, size = 0;
                     for (int k = 0; k < s->k; k++) {
                         float in = x[r * ldx + k];
-                        double p = (double)(rounded ? weights_round_bf16(in) : in) * (double)w.value[(int64_t)j * s->k + k];
+                        double p =
+                            (double)(rounded ? weights_round_bf16(in) : in) * (double)w.value[(int64_t)j * s->k + k];
                         sum += p;
                         size += fabs(p);
                     }
@@ -107,7 +109,8 @@ START_TEST(leaves_are_added_in_the_tree)
             struct weights w = weights_new(s->kind, s->n, s->k, (uint64_t)i);
             int t = 9, leaves = s->k / s->leaf;
             int64_t part = (int64_t)t * s->n;
-            float *x = weights_inputs(300 + (uint64_t)i, (int64_t)t * s->k), *leaf = malloc((size_t)(leaves * part) * 4);
+            float *x = weights_inputs(300 + (uint64_t)i, (int64_t)t * s->k),
+                  *leaf = malloc((size_t)(leaves * part) * 4);
             struct mat m = {0};
             for (int l = 0; l < leaves; l++) {
                 ck_assert_int_eq(weights_mat(&o, &m, &w, 0, s->n, l * s->leaf, s->leaf, 0, s->exact), ST_OK);
@@ -128,8 +131,8 @@ START_TEST(leaves_are_added_in_the_tree)
 END_TEST
 
 /* ranks hold k ranges of whole subtrees; tree_add joins them; each range also in two pieces of outputs */
-static void shard(struct ops *o, const struct shape *s, const struct weights *w, const float *x, int t, int ranks, int cut,
-                  float *parts, const int *order)
+static void shard(struct ops *o, const struct shape *s, const struct weights *w, const float *x, int t, int ranks,
+                  int cut, float *parts, const int *order)
 {
     int64_t part = (int64_t)t * s->n;
     int k = s->k / ranks;
@@ -157,7 +160,8 @@ START_TEST(shards_add_up_to_the_whole)
             int t = 13;
             float *x = weights_inputs(400 + (uint64_t)i, (int64_t)t * s->k);
             ck_assert_int_eq(weights_mat(&o, &m, &w, 0, s->n, 0, s->k, s->leaf, s->exact), ST_OK);
-            float *whole = run(&o, &m, x, s->k, t), *parts = malloc((size_t)8 * (size_t)t * (size_t)s->n * sizeof *parts);
+            float *whole = run(&o, &m, x, s->k, t),
+                  *parts = malloc((size_t)8 * (size_t)t * (size_t)s->n * sizeof *parts);
             for (int p = 0; p < 4; p++) {
                 int ranks = 1 << p, leaves = s->leaf ? s->k / s->leaf : 1;
                 if (leaves % ranks) continue;
@@ -242,7 +246,8 @@ START_TEST(every_code_times_every_scale_is_exact)
                         int tiny = fabsf(want) < 1.1754944e-38f, huge = scale[r] >= 253;
                         if (huge && code % 8 == 0) continue;
                         if (scale[r] == 255) ck_assert(isnan(is));
-                        else if (scale[r] == 254 || (scale[r] == 253 && isinf(want))) ck_assert(!isfinite(is) || is == want);
+                        else if (scale[r] == 254 || (scale[r] == 253 && isinf(want)))
+                            ck_assert(!isfinite(is) || is == want);
                         else if (tiny && o.act == ACT_BF16) ck_assert(is == want || is == 0);
                         else if (!huge && is != want)
                             ck_abort_msg("%s act %d: code %d scale %d is %.9g, should be %.9g", o.isa, (int)o.act, code,
@@ -286,8 +291,8 @@ START_TEST(mxfp4_goldens)
             for (int r = 0; r < n; r++)
                 for (int i = 0; i < k; i++)
                     if (y[(int64_t)i * n + r] != out[(int64_t)r * k + i])
-                        ck_abort_msg("%s act %d %s: row %d input %d is %.9g, should be %.9g", o.isa, (int)o.act, group[g], r,
-                                     i, (double)y[(int64_t)i * n + r], (double)out[(int64_t)r * k + i]);
+                        ck_abort_msg("%s act %d %s: row %d input %d is %.9g, should be %.9g", o.isa, (int)o.act,
+                                     group[g], r, i, (double)y[(int64_t)i * n + r], (double)out[(int64_t)r * k + i]);
             free(y);
             o.mat_free(&o, &m);
         }
@@ -398,19 +403,50 @@ START_TEST(after_prepare_nothing_is_allocated)
 }
 END_TEST
 
+/* scratch that no machine has: the operation writes nothing, check() says why, and goes on saying so */
+START_TEST(an_operation_without_memory_is_reported)
+{
+    enum { FAR = 1 << 24 }; /* FAR x FAR floats are more than an address space */
+    const struct seq_rows seq = {.n_rows = 1};
+    const struct mat none = {.kind = MAT_MXFP4};
+    log_mute(1);
+    for (int which = 0; which < 4; which++) {
+        struct ops o;
+        float x[16] = {1}, y[16] = {7}, state[16] = {0};
+        int32_t idx[1] = {0};
+        ck_assert_int_eq(ops_cpu_open(ACT_FP32, NULL, &o), ST_OK);
+        ck_assert_int_eq(o.check(&o), ST_OK);
+        switch (which) {
+        case 0: o.kda_recur(&o, x, x, 1, x, 1, state, 1, 1, 1, FAR, y, 16); break;
+        case 1: o.kda_chunk(&o, x, x, 1, x, 1, state, 1, 1, FAR, FAR, y, 16); break;
+        case 2: o.conv(&o, x, 16, x, FAR, FAR, OPS_KV_FP32, &seq, 1, y); break;
+        default: o.moe(&o, &none, &none, 0, FAR, FAR, x, 16, 16, FAR, 0, idx, x, FAR, 1, 1, 1, y, 0);
+        }
+        ck_assert_msg(o.check(&o) == ST_E_NOMEM, "operation %d: %s", which, err_name(o.check(&o)));
+        ck_assert(y[0] == 7);
+        o.rope(&o, x, 2, (int32_t[]){1}, 1, 1, 2, 10000); /* others go on; the backend stays failed */
+        ck_assert(x[0] != 1);
+        ck_assert_int_eq(o.check(&o), ST_E_NOMEM);
+        o.close(&o);
+    }
+}
+END_TEST
+
 START_TEST(refusals)
 {
     static const struct {
         int kind, n, k, leaf;
         enum status st;
     } want[] = {{MAT_BF16, 0, 8, 0, ST_E_RANGE},    {MAT_BF16, 8, 0, 0, ST_E_RANGE},    {MAT_BF16, 8, 8, 3, ST_E_RANGE},
-                {MAT_BF16, 8, 8, -1, ST_E_RANGE},   {MAT_MXFP4, 8, 48, 0, ST_E_RANGE},  {MAT_MXFP4, 8, 64, 16, ST_E_RANGE},
+                {MAT_BF16, 8, 8, -1, ST_E_RANGE},   {MAT_MXFP4, 8, 48, 0, ST_E_RANGE},
+                {MAT_MXFP4, 8, 64, 16, ST_E_RANGE},
                 {MAT_MXFP4, 8, 64, 32, ST_OK},      {MAT_BF16, 8, 9, 9, ST_OK}};
     struct ops o, other = {0};
     ck_assert_int_eq(ops_cpu_open(ACT_FP32, "scalar", &o), ST_OK);
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         struct mat m = {0};
-        ck_assert_int_eq(o.mat_new(&o, &m, (enum mat_kind)want[i].kind, want[i].n, want[i].k, want[i].leaf, 0), want[i].st);
+        ck_assert_int_eq(o.mat_new(&o, &m, (enum mat_kind)want[i].kind, want[i].n, want[i].k, want[i].leaf, 0),
+                         want[i].st);
         ck_assert((m.data.p != NULL) == (want[i].st == ST_OK));
         o.mat_free(&o, &m);
     }
@@ -458,6 +494,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, inputs_round_to_nearest_even);
     SUITE_TEST(tc, no_result_is_minus_zero);
     SUITE_TEST(tc, after_prepare_nothing_is_allocated);
+    SUITE_TEST(tc, an_operation_without_memory_is_reported);
     SUITE_TEST(tc, refusals);
 }
 

@@ -399,12 +399,16 @@ static int64_t number(json_t *o, const char *a, const char *b)
 
 static json_t *printed(const struct setup *s, int n_tokens)
 {
-    const char *path = suite_tmp("plan.json");
+    char *text;
+    size_t n;
     json_error_t why;
-    ck_assert_int_eq(plan_print_json(path, &s->c, &s->d, &s->t, &s->o, n_tokens), ST_OK);
-    json_t *o = json_load_file(path, JSON_REJECT_DUPLICATES, &why);
+    FILE *f = open_memstream(&text, &n);
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_eq(plan_print_json(f, &s->c, &s->d, &s->t, &s->o, n_tokens), ST_OK);
+    fclose(f);
+    json_t *o = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
     ck_assert_msg(o != NULL, "line %d: %s", why.line, why.text);
-    remove(path);
+    free(text);
     return o;
 }
 
@@ -449,6 +453,44 @@ START_TEST(json_has_the_figures)
 }
 END_TEST
 
+/* the totals are those of the rows, in both forms */
+START_TEST(totals_are_those_of_the_ranks)
+{
+    static const char *const kind[3] = {"weight_bytes", "pool_bytes", "window_bytes"};
+    for (int i = 0; i < 4; i++) {
+        struct setup s = make(i % 2, 2, 2, 4, i / 2);
+        json_t *o = printed(&s, 900), *rank = json_object_get(o, "memory");
+        int64_t sum[4] = {0}, most[4] = {0};
+        for (size_t r = 0; r < json_array_size(rank); r++) {
+            int64_t all = 0;
+            for (int k = 0; k < 4; k++) {
+                int64_t v = k < 3 ? number(json_array_get(rank, r), kind[k], NULL) : all;
+                all += v;
+                sum[k] += v;
+                if (v > most[k]) most[k] = v;
+            }
+        }
+        char *text, line[2][160];
+        size_t n;
+        FILE *f = open_memstream(&text, &n);
+        ck_assert_int_eq(plan_print_text(f, &s.c, &s.d, &s.t, &s.o, 900), ST_OK);
+        fclose(f);
+        for (int k = 0; k < 4; k++) {
+            ck_assert_int_eq(number(o, "memory_sum", k < 3 ? kind[k] : "bytes"), sum[k]);
+            ck_assert_int_eq(number(o, "memory_most", k < 3 ? kind[k] : "bytes"), most[k]);
+        }
+        for (int k = 0; k < 2; k++) {
+            const int64_t *v = k ? most : sum;
+            snprintf(line[k], sizeof line[k], "  %-31s %15lld %15lld %15lld %15lld\n", k ? "most of a rank" : "sum over ranks",
+                     (long long)v[0], (long long)v[1], (long long)v[2], (long long)v[3]);
+            ck_assert_msg(strstr(text, line[k]) != NULL, "no line '%s'", line[k]);
+        }
+        free(text);
+        json_decref(o);
+    }
+}
+END_TEST
+
 START_TEST(text_of_every_nano_topology)
 {
     static char text[1 << 20];
@@ -479,14 +521,13 @@ END_TEST
 START_TEST(print_refuses)
 {
     struct setup s = make(1, 2, 2, 4, 0);
-    ck_assert_int_eq(plan_print_json("/nonexistent/plan.json", &s.c, &s.d, &s.t, &s.o, 64), ST_E_FILE);
     ck_assert_int_eq(plan_print_text(stderr, &s.c, &s.d, &s.t, &s.o, 0), ST_E_CONFIG);
     ck_assert_int_eq(plan_print_text(stderr, &s.c, &s.d, &s.t, &s.o, 8193), ST_E_CONFIG);
     FILE *full = fopen("/dev/full", "w");
     ck_assert_ptr_nonnull(full);
     ck_assert_int_eq(plan_print_text(full, &s.c, &s.d, &s.t, &s.o, 64), ST_E_IO);
+    ck_assert_int_eq(plan_print_json(full, &s.c, &s.d, &s.t, &s.o, 64), ST_E_IO);
     fclose(full);
-    ck_assert_int_eq(plan_print_json("/dev/full", &s.c, &s.d, &s.t, &s.o, 64), ST_E_IO);
     s.o.page = 0;
     ck_assert_int_eq(plan_print_text(stderr, &s.c, &s.d, &s.t, &s.o, 64), ST_E_CONFIG);
 }
@@ -505,6 +546,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, shards_add_up_to_the_whole);
     SUITE_TEST(tc, pools_and_windows_of_a_rank);
     SUITE_TEST(tc, json_has_the_figures);
+    SUITE_TEST(tc, totals_are_those_of_the_ranks);
     SUITE_TEST(tc, text_of_every_nano_topology);
     SUITE_TEST(tc, print_refuses);
 }

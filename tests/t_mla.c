@@ -93,8 +93,8 @@ START_TEST(absorbed_matches_double_precision_row_by_row)
             for (int r = 0; r < c->n_rows[s]; r++) {
                 int row = d.seq[s].row0 + r;
                 struct seq_rows alone = {0, 1, c->ctx[s] + r, d.seq[s].page_id, NULL};
-                cpu_mla_attend(kit_ops(), q + row * ldq, ldq, &d.pool[0].c, c->rank, c->rope, scale, c->heads, &alone, 1,
-                               one, zw);
+                cpu_mla_attend(kit_ops(), q + row * ldq, ldq, &d.pool[0].c, c->rank, c->rope, scale, c->heads, &alone,
+                               1, one, zw);
                 KIT_SAME(one, z + row * ldz, zw); /* the row alone: the same bits */
                 for (int k = 0; k < ldz - zw; k++) ck_assert(z[row * ldz + zw + k] != z[row * ldz + zw + k]);
                 for (int h = 0; h < c->heads; h++) {
@@ -147,9 +147,11 @@ START_TEST(expanded_agrees_with_absorbed)
         o->mat_put_bf16(o, &m, 0, H * n, half, rank);
         if (o->prepare) ck_assert_int_eq(o->prepare(o, 128), ST_OK);
         float *q = kit_rand((uint64_t)i, (size_t)(d.t * ldq), -1, 1), *out = kit_nan((size_t)(d.t * ldo));
-        float *one = kit_nan((size_t)(H * vd)), *qa = kit_nan((size_t)(d.t * H * width)), *z = kit_nan((size_t)(d.t * H * rank));
+        float *one = kit_nan((size_t)(H * vd)), *qa = kit_nan((size_t)(d.t * H * width)),
+              *z = kit_nan((size_t)(d.t * H * rank));
         double worst = 0, *want = mem_alloc((size_t)vd, sizeof *want, "ref");
-        cpu_mla_attend_expanded(o, q, ldq, &d.pool[0].c, rank, c->rope, nope, vd, &m, scale, H, d.seq, c->n_seq, out, ldo);
+        cpu_mla_attend_expanded(o, q, ldq, &d.pool[0].c, rank, c->rope, nope, vd, &m, scale, H, d.seq, c->n_seq, out,
+                                ldo);
         for (int r = 0; r < d.t * H; r++) { /* absorbed queries */
             const float *qh = q + r / H * ldq + r % H * dk, *wk = w + r % H * n * rank;
             for (int j = 0; j < rank; j++) {
@@ -175,12 +177,13 @@ START_TEST(expanded_agrees_with_absorbed)
             for (int r = 0; r < c->n_rows[s]; r += 3) {
                 struct seq_rows alone = {0, 1, c->ctx[s] + r, d.seq[s].page_id, NULL};
                 int row = d.seq[s].row0 + r;
-                cpu_mla_attend_expanded(o, q + row * ldq, ldq, &d.pool[0].c, rank, c->rope, nope, vd, &m, scale, H, &alone,
-                                        1, one, H * vd);
+                cpu_mla_attend_expanded(o, q + row * ldq, ldq, &d.pool[0].c, rank, c->rope, nope, vd, &m, scale, H,
+                                        &alone, 1, one, H * vd);
                 KIT_SAME(one, out + row * ldo, H * vd);
             }
         o->mat_free(o, &m);
-        mem_free(w), mem_free(half), mem_free(q), mem_free(out), mem_free(one), mem_free(qa), mem_free(z), mem_free(want);
+        mem_free(w), mem_free(half), mem_free(q), mem_free(out), mem_free(one), mem_free(qa), mem_free(z),
+            mem_free(want);
         release(c, &d);
     }
 }
@@ -216,7 +219,8 @@ START_TEST(later_rows_are_invisible)
 {
     enum { N = 20, W = 6 };
     struct kit_pool p = kit_pool(1, 3, 8, W, OPS_KV_BF16);
-    float *x = kit_rand(3, N * W, -1, 1), *q = kit_rand(4, N * 2 * W, -1, 1), *a = kit_nan(N * 2 * 4), *b = kit_nan(N * 2 * 4);
+    float *x = kit_rand(3, N * W, -1, 1), *q = kit_rand(4, N * 2 * W, -1, 1), *a = kit_nan(N * 2 * 4),
+          *b = kit_nan(N * 2 * 4);
     struct seq_rows all = {0, N, 0, p.id, NULL};
     cpu_mla_write(kit_ops(), x, W, W, &p.c, &all, 1);
     cpu_mla_attend(kit_ops(), q, 2 * W, &p.c, 4, 2, 1, 2, &all, 1, a, 8);

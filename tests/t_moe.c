@@ -79,7 +79,8 @@ static struct rank rank_new(struct ops *o, const struct layer *l, int e0, int n,
         ck_assert_int_eq(o->mat_new(o, &r.up[i], MAT_MXFP4, 2 * cols, k, 0, 0), ST_OK);
         for (int h = 0; h < 2; h++) {
             int64_t row = h * l->s->inter + c0;
-            o->mat_put_mxfp4(o, &r.up[i], h * cols, cols, u->packed + row * k / 2, k / 2, u->scale + row * k / 32, k / 32);
+            o->mat_put_mxfp4(o, &r.up[i], h * cols, cols, u->packed + row * k / 2, k / 2, u->scale + row * k / 32,
+                             k / 32);
         }
         ck_assert_int_eq(weights_mat(o, &r.down[i], &l->down[e0 + i], 0, k, c0, cols, 0, 0), ST_OK);
     }
@@ -99,8 +100,8 @@ static void rank_run(struct ops *o, const struct rank *r, const struct layer *l,
                      float *y, int64_t y_stride)
 {
     const struct shape *s = l->s;
-    o->moe(o, r->up, r->down, r->e0, r->n, s->experts, l->z + (int64_t)row0 * s->latent, s->latent, r->cols, groups, merge,
-           l->idx + row0 * s->k, l->w + row0 * s->k, s->k, b1, b2, t, y, y_stride);
+    o->moe(o, r->up, r->down, r->e0, r->n, s->experts, l->z + (int64_t)row0 * s->latent, s->latent, r->cols, groups,
+           merge, l->idx + row0 * s->k, l->w + row0 * s->k, s->k, b1, b2, t, y, y_stride);
 }
 
 static float rounded(const struct ops *o, float x)
@@ -153,8 +154,8 @@ static void check_values(struct ops *o, const struct layer *l, int e0, int n, in
             double bound = size[i] * (o->act == ACT_BF16 ? 2e-3 : 1e-5);
             for (int g = 0; g < s->groups; g++) sum += (double)parts[g * part + r * s->latent + i];
             if (!(fabs(is - want[i]) <= bound) || !(fabs(sum - want[i]) <= bound))
-                ck_abort_msg("%s act %d shape %d experts %d+%d row %d output %d: %.9g (parts %.9g), should be %.9g", o->isa,
-                             (int)o->act, which, e0, n, r, i, is, sum, want[i]);
+                ck_abort_msg("%s act %d shape %d experts %d+%d row %d output %d: %.9g (parts %.9g), should be %.9g",
+                             o->isa, (int)o->act, which, e0, n, r, i, is, sum, want[i]);
             uint32_t bits;
             memcpy(&bits, &y[r * s->latent + i], 4);
             if (size[i] == 0 && bits != 0) ck_abort_msg("a row without experts is %.9g (%08x), not +0", is, bits);
@@ -258,7 +259,8 @@ static void check_ranks(struct ops *o, const struct layer *l, int tp, int ep, in
             for (int g = 0; g < per; g++) order[(m * per + g) * ep + p] = at + g;
         }
     o->tree_add(o, all + order[0] * part, all, part, order, parts, part);
-    expect_same(all + order[0] * part, whole, part, o, merge ? "ranks, merged" : "ranks", which * 10000 + tp * 100 + ep);
+    expect_same(all + order[0] * part, whole, part, o, merge ? "ranks, merged" : "ranks",
+                which * 10000 + tp * 100 + ep);
     free(all), free(order);
 }
 
@@ -396,7 +398,8 @@ static void expect_near(const struct ops *o, const char *what, const float *is, 
         ck_abort_msg("%s act %d: %s is off by %.3g rms, allowed %.3g", o->isa, (int)o->act, what, rel, bound);
 }
 
-static void golden(struct ops *o, const struct safetensors *s, const float *x, const float *want_sum, const float *want_out)
+static void golden(struct ops *o, const struct safetensors *s, const float *x, const float *want_sum,
+                   const float *want_out)
 {
     struct mat gate = dense(o, s, "gate.weight", EXPERTS, HIDDEN, 1);
     struct mat down = dense(o, s, "routed_expert_down_proj.weight", LATENT, HIDDEN, 0);

@@ -118,7 +118,8 @@ START_TEST(the_table_of_the_program_is_sound)
     ck_assert_int_eq(options_spec(&o, &dflash), ST_OK);
     ck_assert_int_eq(dflash, 1);
     static const struct { const char *spec; enum status st; const char *says; } spec[] = {
-        {"eagle3", ST_E_CONFIG, "paused"}, {"dspark", ST_E_CONFIG, "dspark"}, {"none", ST_OK, ""}, {"", ST_E_CONFIG, "--spec"}};
+        {"eagle3", ST_E_CONFIG, "paused"}, {"dspark", ST_E_CONFIG, "dspark"}, {"none", ST_OK, ""},
+        {"", ST_E_USAGE, "--spec"}, {"dflsh", ST_E_USAGE, "'dflsh' is unknown"}};
     for (size_t i = 0; i < sizeof spec / sizeof spec[0]; i++) {
         o.spec = spec[i].spec;
         ck_assert_int_eq(options_spec(&o, &dflash), spec[i].st);
@@ -126,7 +127,41 @@ START_TEST(the_table_of_the_program_is_sound)
     }
     o.spec = "dflash";
     o.draft = NULL;
-    ck_assert_int_eq(options_spec(&o, &dflash), ST_E_CONFIG);
+    ck_assert_int_eq(options_spec(&o, &dflash), ST_E_USAGE);
+    ck_assert_ptr_nonnull(strstr(err_last(), "--draft DIR is required"));
+    o.spec = "none";
+    o.block = 4;
+    ck_assert_int_eq(options_spec(&o, &dflash), ST_E_USAGE);
+}
+END_TEST
+
+/* whichever option lists its words, another word is a wrong command line, and so is leaving out what is required */
+START_TEST(unknown_words_and_missing_options_are_usage)
+{
+    static const char *const path[] = {"model", "prompts", "out", "jsonl", "draft"};
+    struct options o;
+    int n, help, choices = 0;
+    for (unsigned cmd = CMD_PROMPTS; cmd <= CMD_GRADE; cmd <<= 1)
+        for (const struct opt_row *r = options_table; r->name; r++) {
+            char word[64], value[] = "no-such-word", *argv[16] = {word, value};
+            int argc = 0;
+            if (!(r->commands & cmd) || !(r->kind == OPT_CHOICE || r->required)) continue;
+            snprintf(word, sizeof word, "--%s", r->name);
+            if (r->kind == OPT_CHOICE) argc = 2;
+            choices += argc > 0;
+            for (size_t i = 0; i < sizeof path / sizeof path[0]; i++) { /* everything else that is required */
+                static char given[5][16], file[] = "f";
+                const struct opt_row *q = options_table;
+                snprintf(given[i], sizeof given[i], "--%s", path[i]);
+                while (strcmp(q->name, path[i]) != 0) q++;
+                if (q == r || !(q->commands & cmd)) continue;
+                argv[argc++] = given[i];
+                argv[argc++] = file;
+            }
+            ck_assert_int_eq(options_parse((enum command)cmd, argc, argv, &o, NULL, 0, &n, &help), ST_E_USAGE);
+            ck_assert_msg(strstr(err_last(), word) != NULL, "'%s' does not say '%s'", err_last(), word);
+        }
+    ck_assert_int_ge(choices, 9);
 }
 END_TEST
 
@@ -138,6 +173,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, options_of_other_commands_are_unknown);
     SUITE_TEST(tc, text_is_what_could_be_typed);
     SUITE_TEST(tc, the_table_of_the_program_is_sound);
+    SUITE_TEST(tc, unknown_words_and_missing_options_are_usage);
 }
 
 int main(void)

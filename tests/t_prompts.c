@@ -44,7 +44,8 @@ START_TEST(shipped_questions_are_read)
     ck_assert_int_eq(jsonl_read(suite_path("inputs/gsm8k-test64.jsonl"), 5, &j), ST_OK);
     ck_assert_uint_eq(j.n, 5);
     ck_assert_ptr_nonnull(strstr(j.row[0].question, "Janet\xe2\x80\x99s ducks"));
-    ck_assert_str_eq(j.sha256, "136119d82ee01bfc771615e7b057ddab785aa51bf733fdb407d08068a3c1244c"); /* of the whole file */
+    ck_assert_str_eq(j.sha256,
+                     "136119d82ee01bfc771615e7b057ddab785aa51bf733fdb407d08068a3c1244c"); /* of the whole file */
     jsonl_free(&j);
 }
 END_TEST
@@ -64,7 +65,8 @@ START_TEST(forms_of_files)
         {"BOM and CRLF, no end", "\xef\xbb\xbf" Q("a", "#### 1") "\r\n" Q("b", "#### 2"), 0, 2, 0, 2},
         {"blank lines", "\n" Q("a", "#### 1") "\n \t\r\n" Q("b", "#### 2") "\n\n\n", 0, 2, 0, 4},
         {"blanks around", "  " Q("a", "#### 1") "  \n", 0, 1, 0, 1},
-        {"further keys", "{\"id\": 7, \"question\": \"a\", \"answer\": \"#### 1\", \"x\": null}\n", 0, 1, 0, 1},
+        {"further keys", "{\"id\": 7, \"question\": \"a\", \"answer\": \"#### 1\", \"x\": null, \"y\": \"\\u0000\"}\n",
+         0, 1, 0, 1},
         {"duplicates", Q("a", "#### 1") "\n" Q("b", "#### 2") "\n" Q("a", "#### 3") "\n" Q("a", "#### 3"), 0, 4, 2, 4},
         {"limit hides what follows", Q("a", "#### 1") "\n{bad", 1, 1, 0, 1},
         {"escapes", Q("\\u2212 tab\\t \\ud835\\udfcf", "#### 1"), 0, 1, 0, 1},
@@ -75,8 +77,8 @@ START_TEST(forms_of_files)
         const char *path = write_text("form.jsonl", good[i].text, strlen(good[i].text));
         enum status st = jsonl_read(path, good[i].limit, &j);
         ck_assert_msg(st == ST_OK, "%s: %s", good[i].name, err_name(st));
-        ck_assert_msg(j.n == good[i].n && j.duplicates == good[i].duplicates, "%s: %zu rows, %lld duplicates", good[i].name,
-                      j.n, (long long)j.duplicates);
+        ck_assert_msg(j.n == good[i].n && j.duplicates == good[i].duplicates, "%s: %zu rows, %lld duplicates",
+                      good[i].name, j.n, (long long)j.duplicates);
         ck_assert_int_eq(j.row[j.n - 1].line, good[i].last_line);
         ck_assert_int_eq(j.row[j.n - 1].row, (int64_t)j.n - 1);
         if (strcmp(good[i].name, "escapes") == 0)
@@ -104,7 +106,10 @@ START_TEST(bad_lines_are_refused_with_their_place)
         {"{\"question\": \"a\", \"question\": \"b\", \"answer\": \"#### 1\"}", ":1:", "duplicate"},
         {Q("a", "#### 1") Q("b", "#### 1") "\n", ":1:", "not a JSON object"}, /* two on a line */
         {"{\"question\": \"\xff\", \"answer\": \"#### 1\"}\n", ":1:", "UTF-8"},
-        {"{\"question\": \"a\\u0000b\", \"answer\": \"#### 1\"}\n", ":1:", "not a JSON object"},
+        {"{\"question\": \"a\\u0000b\", \"answer\": \"#### 1\"}\n", ":1:",
+         "\"question\" contains a zero character (\\u0000), which text cannot; remove it"},
+        {Q("a", "#### 1") "\n" Q("b", "\\u0000#### 1") "\n", ":2:", "\"answer\" contains a zero character"},
+        {Q("\\u0000", "#### 1") "\n", ":1:", "\"question\" contains a zero character"},
         {"\x1f\x8b\x08 compressed", "form.jsonl", "gzip"},
         {"", "form.jsonl", "no rows"},
         {"\xef\xbb\xbf\r\n \n", "form.jsonl", "no rows"},
@@ -113,7 +118,8 @@ START_TEST(bad_lines_are_refused_with_their_place)
         struct jsonl j;
         const char *path = write_text("form.jsonl", bad[i].text, strlen(bad[i].text));
         ck_assert_msg(jsonl_read(path, 0, &j) == ST_E_FORMAT, "case %zu", i);
-        ck_assert_msg(strstr(err_last(), bad[i].line) && strstr(err_last(), bad[i].what), "case %zu: %s", i, err_last());
+        ck_assert_msg(strstr(err_last(), bad[i].line) && strstr(err_last(), bad[i].what), "case %zu: %s", i,
+                      err_last());
     }
     struct jsonl j;
     ck_assert_int_eq(jsonl_read(write_text("form.jsonl", "a\0b\n", 4), 0, &j), ST_E_FORMAT);
@@ -141,6 +147,7 @@ START_TEST(a_file_comes_back)
     unlink(path);
     ck_assert_int_eq(prompts_write(path, 0, &meta, rows, N_ROWS), ST_OK);
     ck_assert_int_eq(prompts_write(path, 0, &meta, rows, N_ROWS), ST_E_FILE); /* never over an existing file */
+    ck_assert_ptr_nonnull(strstr(err_last(), "exists; replace it with --force"));
     ck_assert_int_eq(prompts_write(path, 1, &meta, rows, N_ROWS), ST_OK);
     ck_assert_int_eq(prompts_read(path, &p), ST_OK);
     ck_assert_uint_eq(prompts_count(p), N_ROWS);
@@ -214,7 +221,8 @@ static enum status spoil(struct h5 *f, int which)
 
 START_TEST(a_spoiled_file_is_refused_by_name)
 {
-    static const char *const name[] = {"schema_version", "schema",   "elements", "rows",  "/tokens/offsets", "/tokens/offsets",
+    static const char *const name[] = {"schema_version", "schema",   "elements", "rows",  "/tokens/offsets",
+                                       "/tokens/offsets",
                                        "/tokens/offsets", "/tokens/offsets", "/tokens/flat", "/tokens/offsets",
                                        "/row/source_row", "/text/gold", "/row/sha256", "/tokens/flat"};
     const char *path = suite_tmp("p-spoiled.h5");
@@ -262,7 +270,8 @@ START_TEST(another_purpose_is_refused_by_name)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         enum status st = prompts_match(p, &cases[i].want, cases[i].vocab);
         ck_assert_msg(st == cases[i].st, "case %zu: %s", i, err_name(st));
-        if (st != ST_OK) ck_assert_msg(strstr(err_last(), cases[i].name) && strstr(err_last(), cases[i].value), "%s", err_last());
+        if (st != ST_OK)
+            ck_assert_msg(strstr(err_last(), cases[i].name) && strstr(err_last(), cases[i].value), "%s", err_last());
     }
     ck_assert_int_eq(prompts_match(p, &any, 0), ST_OK);
     prompts_close(p);

@@ -91,8 +91,10 @@ static void tp_compare(const struct tp_case *k, int act, const struct tp_job *on
     size_t bytes = (size_t)((2 + ROWS) * c->vocab) * sizeof *one->got;
     for (int r = 0; r < k->tp; r++) {
         struct tp_job *j = &job[r];
-        ck_assert_msg(memcmp(one->best, j->best, sizeof one->best) == 0, "tp%dep%d rank %d: tokens differ", k->tp, k->ep, r);
-        ck_assert_msg(memcmp(one->embed, j->embed, sizeof one->embed) == 0, "tp%dep%d: embedding differs", k->tp, k->ep);
+        ck_assert_msg(memcmp(one->best, j->best, sizeof one->best) == 0, "tp%dep%d rank %d: tokens differ", k->tp,
+                      k->ep, r);
+        ck_assert_msg(memcmp(one->embed, j->embed, sizeof one->embed) == 0, "tp%dep%d: embedding differs", k->tp,
+                      k->ep);
         for (int i = 0; i < c->n_layers; i++) { /* the KDA state of a rank is a head slice of the whole */
             if (!c->is_kda[i]) continue;
             size_t part = nano_item_bytes(&j->r, COMP_KDA, i);

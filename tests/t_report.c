@@ -82,7 +82,8 @@ static void add_trace(struct results_writer *w, const struct h5 *f, const char *
     ck_assert_int_eq(h5_read_i32(f, name, dim, &rank, &out), ST_OK);
     struct result_round *round = mem_alloc((size_t)n, sizeof *round, "rounds");
     for (int32_t k = 0; k < n; k++) round[k] = (struct result_round){k, 15, accept[k], emitted[k], -1};
-    struct result_row row = {.index = i, .output_tokens = (int32_t)dim[0], .stop = RESULT_EOS, .question = "q", .gold = "#### 1",
+    struct result_row row = {.index = i, .output_tokens = (int32_t)dim[0], .stop = RESULT_EOS, .question = "q",
+                             .gold = "#### 1",
                              .response = "", .token = out, .round = round, .n_rounds = n};
     result_timing_clear(&row.timing);
     ck_assert_int_eq(results_append(w, &row), ST_OK);
@@ -107,7 +108,7 @@ START_TEST(acceptance_figures_are_those_of_the_reference)
         struct results_writer *w;
         struct results *r;
         struct report p;
-        ck_assert_int_eq(results_open(path, RESULTS_NEW, &(struct results_setup){"h", 16, 16}, &w), ST_OK);
+        ck_assert_int_eq(results_open(path, RESULTS_NEW, &(struct results_setup){"h", 16, 16, NULL, 0}, &w), ST_OK);
         for (int i = 0; i < 16; i++) add_trace(w, f, set[s], i);
         results_close(w);
         ck_assert_int_eq(results_load(path, &r), ST_OK);
@@ -136,31 +137,39 @@ END_TEST
 
 /* ---- a run worked out by hand ------------------------------------------------------------------------ */
 
-/* 8 questions: 0 complete and right; 1 complete, only flexible and sglang right; 2 cut; 3 failed; 4 complete, all wrong;
- * 5 second attempt, complete and right; 6, 7 missing */
+/* 8 questions: 0 complete and right; 1 complete, only flexible and sglang right; 2 cut; 3 failed; 4 complete,
+ * all wrong; 5 second attempt, complete and right; 6, 7 missing */
 static void hand_row(struct results_writer *w, int64_t index, enum result_stop stop, const char *reply, int32_t tokens,
                      const struct result_round *round, int32_t n_rounds, const double t[8])
 {
     static const int32_t id[100];
-    struct result_row row = {.index = index, .prompt_tokens = 10, .output_tokens = tokens, .stop = stop, .question = "q", .gold = "x\n#### 18",
-                             .response = reply, .response_n = strlen(reply), .token = id, .round = round, .n_rounds = n_rounds,
+    struct result_row row = {.index = index, .prompt_tokens = 10, .output_tokens = tokens, .stop = stop,
+                             .question = "q", .gold = "x\n#### 18",
+                             .response = reply, .response_n = strlen(reply), .token = id, .round = round,
+                             .n_rounds = n_rounds,
                              .error = stop == RESULT_FAILED ? "stage 2 is gone" : NULL};
     memcpy(&row.timing, t, sizeof row.timing);
-    for (int c = 0; c < RESULT_COMP_N; c++) row.transfer[c] = (struct result_transfer){100 * c, c, c == RESULT_KDA ? 0.5 : NAN, 0};
+    for (int c = 0; c < RESULT_COMP_N; c++)
+        row.transfer[c] = (struct result_transfer){100 * c, c, c == RESULT_KDA ? 0.5 : NAN, 0};
     ck_assert_int_eq(results_append(w, &row), ST_OK);
 }
 
 static const char *hand_made(void)
 {
     const char *path = clean_path("hand.h5");
-    const struct results_setup setup = {"hash-1", 8, 4};
+    const struct results_setup setup = {"hash-1", 8, 4, NULL, 0};
     struct results_writer *w;
-    static const struct result_round a[] = {{0, 3, 3, 4, 5}, {1, 3, 0, 1, 6}, {2, 3, 1, 1, 7}}, b[] = {{0, 3, 2, 3, 1}}, lost[] = {{0, 3, 3, 4, 1}};
+    static const struct result_round a[] = {{0, 3, 3, 4, 5}, {1, 3, 0, 1, 6}, {2, 3, 1, 1, 7}}, b[] = {{0, 3, 2, 3, 1}},
+                                           lost[] = {{0, 3, 3, 4, 1}};
     const double none[8] = {NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
-    const struct result_attr attr[] = {{"spec", H5_KIND_STR, "dflash", 0, 0}, {"topology", H5_KIND_STR, "prefill pp=2 decode tp=2", 0, 0}};
+    const struct result_attr attr[] = {{"spec", H5_KIND_STR, "dflash", 0, 0},
+                                       {"topology", H5_KIND_STR, "prefill pp=2 decode tp=2", 0, 0},
+                                       {"attempt_1_topology", H5_KIND_STR, "prefill pp=2 decode tp=2", 0, 0}};
+    const struct result_attr again[] = {{"attempt_2_topology", H5_KIND_STR, "single tp=1", 0, 0},
+                                        {"attempt_2_run_id", H5_KIND_STR, "two", 0, 0}};
     const struct result_memory m = {3, "decode", "node-1", 4096, 2048, 100, 50, -1};
     ck_assert_int_eq(results_open(path, RESULTS_NEW, &setup, &w), ST_OK);
-    ck_assert_int_eq(results_attrs(w, attr, 2), ST_OK);
+    ck_assert_int_eq(results_attrs(w, attr, 3), ST_OK);
     hand_row(w, 0, RESULT_EOS, "#### 18", 7, a, 3, (double[]){0, 1, 2, 2, 2.5, 3, 2.25, 9});
     hand_row(w, 1, RESULT_EOS, "it is 18", 4, b, 1, (double[]){0, 2, 4, 4, 4.5, 5, 4.25, 7});
     hand_row(w, 2, RESULT_LENGTH, "let me", 20, NULL, 0, (double[]){0, 1, 2, 2, 2.5, 4, 2.25, 11});
@@ -168,6 +177,7 @@ static const char *hand_made(void)
     hand_row(w, 4, RESULT_EOS, "#### 19", 3, NULL, 0, none); /* done, but its times were not measured */
     results_close(w);
     ck_assert_int_eq(results_open(path, RESULTS_RESUME, &setup, &w), ST_OK);
+    ck_assert_int_eq(results_attrs(w, again, 2), ST_OK);
     hand_row(w, 5, RESULT_EOS, "#### 18", 9, NULL, 0, (double[]){0, 0.5, 1, 1, 1.5, 2, 1.25, 6});
     ck_assert_int_eq(results_memory(w, &m, 1), ST_OK);
     ck_assert_int_eq(results_finish(w, 1, NULL), ST_OK);
@@ -187,14 +197,17 @@ START_TEST(summary_of_a_run_worked_out_by_hand)
         const char *key;
         double want;
     } numbers[] = {
-        {"questions", 8}, {"completed", 4}, {"truncated", 1}, {"failed", 1}, {"committed", 6}, {"missing", 2}, {"output_tokens", 43},
+        {"questions", 8}, {"completed", 4}, {"truncated", 1}, {"failed", 1}, {"committed", 6}, {"missing", 2},
+        {"output_tokens", 43},
         {"prompt_tokens", 60}, {"steps", 4}, {"proposed", 12}, {"accepted", 6}, {"emitted", 9}, {"accept_length", 2.5},
         {"emitted_per_step", 2.25}, {"accept_length_request_mean", (7.0 / 3 + 3) / 2},
-        {"decode_s", (11 - 3) + (6 - 2)}, {"total_s", 11 + 6}, {"output_tps_decode", 40.0 / 12}, {"output_tps_total", 40.0 / 17},
+        {"decode_s", (11 - 3) + (6 - 2)}, {"total_s", 11 + 6}, {"output_tps_decode", 40.0 / 12},
+        {"output_tps_total", 40.0 / 17},
         {"attempt", 2}};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         double v = num(o, numbers[i].key);
-        ck_assert_msg(fabs(v - numbers[i].want) < 1e-12, "%s is %.15g, wanted %.15g", numbers[i].key, v, numbers[i].want);
+        ck_assert_msg(fabs(v - numbers[i].want) < 1e-12, "%s is %.15g, wanted %.15g", numbers[i].key, v,
+                      numbers[i].want);
     }
     static const int64_t right[GSM8K_N] = {2, 2, 3, 3}, bins[4] = {1, 1, 1, 1};
     static const double at[3] = {0.75, 0.5, 0.25};
@@ -206,19 +219,27 @@ START_TEST(summary_of_a_run_worked_out_by_hand)
         close_to(num(json_object_get(acc, "completed"), "rate"), (double)right[g] / 4, 1e-12);
         ck_assert(num(json_object_get(acc, "all"), "wilson95_low") < num(json_object_get(acc, "all"), "rate"));
     }
-    for (size_t b = 0; b < 4; b++) ck_assert_int_eq(json_integer_value(json_array_get(json_object_get(o, "accept_histogram"), b)), bins[b]);
-    for (size_t b = 0; b < 3; b++) close_to(json_number_value(json_array_get(json_object_get(o, "accept_by_position"), b)), at[b], 1e-12);
+    for (size_t b = 0; b < 4; b++)
+        ck_assert_int_eq(json_integer_value(json_array_get(json_object_get(o, "accept_histogram"), b)), bins[b]);
+    for (size_t b = 0; b < 3; b++)
+        close_to(json_number_value(json_array_get(json_object_get(o, "accept_by_position"), b)), at[b], 1e-12);
     ck_assert_str_eq(json_string_value(json_object_get(o, "spec")), "dflash");
     ck_assert_str_eq(json_string_value(json_object_get(o, "topology")), "prefill pp=2 decode tp=2");
     ck_assert_str_eq(json_string_value(json_object_get(o, "config_hash")), "hash-1");
     ck_assert(json_is_false(json_object_get(o, "complete")) && json_is_false(json_object_get(o, "failed_run")));
-    const json_t *kda = json_object_get(json_object_get(o, "transfer"), "kda"), *mla = json_object_get(json_object_get(o, "transfer"), "mla");
+    const json_t *tries = json_object_get(o, "attempts"), *second = json_array_get(tries, 1);
+    ck_assert(json_array_size(tries) == 2 && num(second, "attempt") == 2 && num(second, "rows") == 1);
+    ck_assert_str_eq(json_string_value(json_object_get(second, "topology")), "single tp=1");
+    const json_t *kda = json_object_get(json_object_get(o, "transfer"), "kda"),
+                 *mla = json_object_get(json_object_get(o, "transfer"), "mla");
     ck_assert(num(kda, "bytes") == 600 && num(kda, "puts") == 6 && num(kda, "seconds") == 3);
     ck_assert(num(mla, "bytes") == 0 && json_is_null(json_object_get(mla, "seconds")));
     const json_t *prefill = json_object_get(json_object_get(o, "phases"), "prefill");
-    ck_assert(num(prefill, "requests") == 4 && num(prefill, "mean_s") == 1.125 && num(prefill, "p50_s") == 1 && num(prefill, "max_s") == 2);
+    ck_assert(num(prefill, "requests") == 4 && num(prefill, "mean_s") == 1.125 && num(prefill, "p50_s") == 1 &&
+              num(prefill, "max_s") == 2);
     const json_t *mem = json_array_get(json_object_get(o, "memory"), 0);
-    ck_assert(num(mem, "rank") == 3 && num(mem, "host_peak_bytes") == 4096 && json_is_null(json_object_get(mem, "device_bytes")));
+    ck_assert(num(mem, "rank") == 3 && num(mem, "host_peak_bytes") == 4096 &&
+              json_is_null(json_object_get(mem, "device_bytes")));
     json_decref(o);
     results_free(r);
 }
@@ -226,8 +247,10 @@ END_TEST
 
 START_TEST(documented_keys_come_first_and_in_order)
 {
-    static const char *const key[] = {"questions", "completed", "truncated", "failed", "correct", "accept_length", "accept_histogram",
-        "accept_by_position", "output_tokens", "decode_s", "total_s", "output_tps_decode", "output_tps_total", "spec", "topology", "config_hash"};
+    static const char *const key[] = {"questions", "completed", "truncated", "failed", "correct", "accept_length",
+                                      "accept_histogram",
+        "accept_by_position", "output_tokens", "decode_s", "total_s", "output_tps_decode", "output_tps_total", "spec",
+        "topology", "config_hash"};
     struct results *r;
     struct report p;
     log_mute(1);
@@ -235,7 +258,8 @@ START_TEST(documented_keys_come_first_and_in_order)
     ck_assert_int_eq(report_make(r, &p), ST_OK);
     json_t *o = json_of(&p);
     void *it = json_object_iter(o);
-    for (size_t i = 0; i < sizeof key / sizeof key[0]; i++, it = json_object_iter_next(o, it)) ck_assert_str_eq(json_object_iter_key(it), key[i]);
+    for (size_t i = 0; i < sizeof key / sizeof key[0]; i++, it = json_object_iter_next(o, it))
+        ck_assert_str_eq(json_object_iter_key(it), key[i]);
     ck_assert_uint_eq(json_object_size(json_object_get(o, "correct")), 4);
     json_decref(o);
     results_free(r);
@@ -251,6 +275,8 @@ START_TEST(texts_say_what_is_there_and_what_is_not)
     ck_assert_int_eq(report_make(r, &p), ST_OK);
     char *text = text_of(report_text, &p);
     has(text, "questions 8: 4 completed, 1 truncated, 1 failed, 2 missing (run not complete, attempt 2)");
+    has(text, "  attempt 1: 5 rows, topology prefill pp=2 decode tp=2, run not recorded\n");
+    has(text, "  attempt 2: 1 rows, topology single tp=1, run two\n");
     has(text, "lm_eval_flexible   3 of 8 all questions = 37.50 %");
     has(text, "3 of 4 completed = 75.00 %");
     has(text, "4 verify steps, 12 drafts proposed, 6 accepted, 9 tokens emitted");
@@ -285,15 +311,17 @@ START_TEST(a_run_without_rows_is_a_failed_run)
     struct results *r;
     struct report p;
     log_mute(1);
-    ck_assert_int_eq(results_open(path, RESULTS_NEW, &(struct results_setup){"h", 5, 1}, &w), ST_OK);
+    ck_assert_int_eq(results_open(path, RESULTS_NEW, &(struct results_setup){"h", 5, 1, NULL, 0}, &w), ST_OK);
     results_close(w);
     ck_assert_int_eq(results_load(path, &r), ST_OK);
     ck_assert_int_eq(report_make(r, &p), ST_OK);
     ck_assert_int_eq(p.is_failed_run, 1);
     json_t *o = json_of(&p);
-    static const char *const unknown[] = {"accept_length", "decode_s", "total_s", "output_tps_decode", "output_tps_total", "emitted_per_step",
+    static const char *const unknown[] = {"accept_length", "decode_s", "total_s", "output_tps_decode",
+                                          "output_tps_total", "emitted_per_step",
                                           "accept_length_request_mean"};
-    for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) ck_assert_msg(json_is_null(json_object_get(o, unknown[i])), "%s", unknown[i]);
+    for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++)
+        ck_assert_msg(json_is_null(json_object_get(o, unknown[i])), "%s", unknown[i]);
     ck_assert(json_is_true(json_object_get(o, "failed_run")));
     ck_assert(num(o, "missing") == 5 && num(o, "questions") == 5);
     ck_assert_uint_eq(json_array_size(json_object_get(o, "accept_by_position")), 0);

@@ -57,10 +57,13 @@ enum { N_ATTRS = sizeof attrs / sizeof attrs[0] };
 
 static void write_extras(struct results_writer *w)
 {
-    struct result_memory m[3] = {{0, "prefill", "node-a", 1 << 30, 5, 6, 7, -1}, {1, "decode", "node-b", -1, 0, 0, 0, 123}, {2, "single", "h", 1, 2, 3, 4, 5}};
+    struct result_memory m[3] = {{0, "prefill", "node-a", 1 << 30, 5, 6, 7, -1},
+                                 {1, "decode", "node-b", -1, 0, 0, 0, 123}, {2, "single", "h", 1, 2, 3, 4, 5}};
     ck_assert_int_eq(results_attrs(w, attrs, N_ATTRS), ST_OK);
     ck_assert_int_eq(results_plan(w, "{\"old\": 1}", NULL, 0), ST_OK);
-    ck_assert_int_eq(results_plan(w, "{\"stages\": [1, 2], \"note\": \"\xe2\x88\x92\"}", &(struct result_attr){"plan_hash", H5_KIND_STR, "77", 0, 0}, 1), ST_OK);
+    ck_assert_int_eq(results_plan(w, "{\"stages\": [1, 2], \"note\": \"\xe2\x88\x92\"}",
+                                  &(struct result_attr){"plan_hash", H5_KIND_STR, "77", 0, 0}, 1),
+                     ST_OK);
     ck_assert_int_eq(results_memory(w, m, 1), ST_OK);
     ck_assert_int_eq(results_memory(w, m, 3), ST_OK);
 }
@@ -117,10 +120,14 @@ END_TEST
 
 START_TEST(names_and_units_are_in_the_file)
 {
-    static const char *const set[] = {"/requests", "/text/question", "/text/response", "/text/gold", "/text/error", "/tokens/flat",
-        "/tokens/offsets", "/accept/request", "/accept/round", "/accept/proposed", "/accept/accepted", "/accept/emitted", "/accept/bonus",
-        "/accept/offsets", "/accept/histogram", "/timing", "/transfer", "/memory", "/grading/verdict", "/grading/openai_extracted",
-        "/grading/lm_eval_strict_extracted", "/grading/lm_eval_flexible_extracted", "/grading/sglang_extracted", "/plan"};
+    static const char *const set[] = {"/requests", "/text/question", "/text/response", "/text/gold", "/text/error",
+                                      "/tokens/flat",
+        "/tokens/offsets", "/accept/request", "/accept/round", "/accept/proposed", "/accept/accepted",
+        "/accept/emitted", "/accept/bonus",
+        "/accept/offsets", "/accept/histogram", "/timing", "/transfer", "/memory", "/grading/verdict",
+        "/grading/openai_extracted",
+        "/grading/lm_eval_strict_extracted", "/grading/lm_eval_flexible_extracted", "/grading/sglang_extracted",
+        "/plan"};
     const char *path = clean_path("names.h5");
     struct results_writer *w = open_ok(path, RESULTS_NEW);
     write_extras(w);
@@ -129,7 +136,8 @@ START_TEST(names_and_units_are_in_the_file)
     struct h5 *f;
     ck_assert_int_eq(h5_open(path, 0, &f), ST_OK);
     for (size_t i = 0; i < sizeof set / sizeof set[0]; i++) ck_assert_msg(h5_exists(f, set[i]), "%s", set[i]);
-    static const struct h5_field end[] = {{"end_s", H5_KIND_F64, 0, 0}}, committed[] = {{"committed", H5_KIND_I8, 0, 0}};
+    static const struct h5_field end[] = {{"end_s", H5_KIND_F64, 0, 0}},
+                                         committed[] = {{"committed", H5_KIND_I8, 0, 0}};
     void *p;
     size_t n;
     char *s;
@@ -183,9 +191,12 @@ START_TEST(existing_files_and_other_writers_are_refused)
     ck_assert_int_eq(results_open(path, RESULTS_FORCE, &setup, &v), ST_E_FILE);
     ck_assert_int_eq(results_open(path, RESULTS_RESUME, &setup, &v), ST_E_FORMAT);
     ck_assert_int_eq(results_load(path, &r), ST_E_FORMAT);
-    static const struct results_setup bad[] = {{"", QUESTIONS, BLOCK}, {NULL, QUESTIONS, BLOCK}, {"x", 0, BLOCK}, {"x", QUESTIONS, 0}, {"x", 4, 5000}};
+    static const struct results_setup bad[] = {
+        {"", QUESTIONS, BLOCK, NULL, 0}, {NULL, QUESTIONS, BLOCK, NULL, 0}, {"x", 0, BLOCK, NULL, 0},
+        {"x", QUESTIONS, 0, NULL, 0}, {"x", 4, 5000, NULL, 0}};
     path = clean_path("refuse2.h5");
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) ck_assert_int_eq(results_open(path, RESULTS_NEW, &bad[i], &v), ST_E_RANGE);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        ck_assert_int_eq(results_open(path, RESULTS_NEW, &bad[i], &v), ST_E_RANGE);
     ck_assert_int_ne(access(journal_of(path), F_OK), 0); /* a refused start leaves nothing behind */
 }
 END_TEST
@@ -199,9 +210,9 @@ START_TEST(another_configuration_is_refused_naming_both)
     static const struct {
         struct results_setup s;
         const char *a, *b;
-    } cases[] = {{{"beef4567", QUESTIONS, BLOCK}, "cafe0123", "beef4567"},
-                 {{"cafe0123", QUESTIONS + 1, BLOCK}, "24 questions", "25"},
-                 {{"cafe0123", QUESTIONS, BLOCK + 1}, "block 8", "9"}};
+    } cases[] = {{{"beef4567", QUESTIONS, BLOCK, NULL, 0}, "cafe0123", "beef4567"},
+                 {{"cafe0123", QUESTIONS + 1, BLOCK, NULL, 0}, "24 questions", "25"},
+                 {{"cafe0123", QUESTIONS, BLOCK + 1, NULL, 0}, "block 8", "9"}};
     for (int lost = 0; lost < 2; lost++) { /* with the file, and from the journal alone */
         if (lost) unlink(path);
         for (size_t i = 0; i < 3; i++) {
@@ -212,6 +223,47 @@ START_TEST(another_configuration_is_refused_naming_both)
     w = open_ok(path, RESULTS_RESUME); /* nothing was harmed */
     ck_assert_int_eq(results_done_count(w), 1);
     results_close(w);
+}
+END_TEST
+
+/* whatever the hash covers and the file records is named with both values; the rest is not mentioned */
+START_TEST(a_refused_resume_says_what_differs)
+{
+    const char *path = clean_path("differs.h5");
+    struct results_writer *w = open_ok(path, RESULTS_NEW);
+    static const struct result_attr kept[] = {{"model_hash", H5_KIND_STR, "aa11", 0, 0},
+                                              {"option_max-new", H5_KIND_STR, "40", 0, 0},
+                                              {"spec", H5_KIND_STR, "dflash", 0, 0}};
+    ck_assert_int_eq(results_attrs(w, kept, 3), ST_OK);
+    ck_assert_int_eq(append(w, 0, 0, RESULT_EOS), ST_OK);
+    results_close(w);
+    static const struct {
+        const char *value[4];
+        int64_t questions;
+        int32_t block;
+        const char *says, *not;
+    } cases[] = {
+        {{"bb22", "40", "dflash", "x"}, QUESTIONS, BLOCK, ": --model is aa11 in the file and bb22 now; use",
+         "--max-new"},
+        {{"aa11", "41", "none", "x"}, QUESTIONS, BLOCK,
+         "--max-new is 40 in the file and 41 now; --spec is dflash in the file and none now;", "--model"},
+        {{"aa11", "40", "dflash", "x"}, QUESTIONS - 4, BLOCK, "questions (--limit) is 24 in the file and 20 now",
+         "--max-new"},
+        {{"aa11", "40", "dflash", "x"}, QUESTIONS, BLOCK / 2, "--block is 8 in the file and 4 now", "--limit"},
+        {{"aa11", "40", "dflash", "x"}, QUESTIONS, BLOCK, "config hash cafe0123, this run has other", "--block"},
+    };
+    for (int lost = 0; lost < 2; lost++) {
+        if (lost) unlink(path);
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+            const char *const *v = cases[i].value;
+            const struct results_identity d[] = {{"model_hash", "--model", v[0]}, {"option_max-new", "--max-new", v[1]},
+                                                 {"spec", "--spec", v[2]}, {"never_recorded", "--never", v[3]}};
+            const struct results_setup s = {"other", cases[i].questions, cases[i].block, d, 4};
+            ck_assert_int_eq(results_open(path, RESULTS_RESUME, &s, &w), ST_E_CONFIG);
+            ck_assert_msg(strstr(err_last(), cases[i].says) && strstr(err_last(), "--force-new"), "%s", err_last());
+            ck_assert_msg(!strstr(err_last(), cases[i].not) && !strstr(err_last(), "--never"), "%s", err_last());
+        }
+    }
 }
 END_TEST
 
@@ -388,7 +440,9 @@ END_TEST
 
 START_TEST(journals_that_are_wrong_are_refused_by_line)
 {
-#define RUN "{\"kind\":\"run\",\"schema\":\"pdflash-results\",\"schema_version\":1,\"attempt\":1,\"config_hash\":\"a\",\"questions\":3,\"block\":2}\n"
+#define RUN                                                                                                            \
+    "{\"kind\":\"run\",\"schema\":\"pdflash-results\",\"schema_version\":1,\"attempt\":1,\"config_hash\":\"a\","       \
+    "\"questions\":3,\"block\":2}\n"
     static const struct {
         const char *text, *where, *what;
     } cases[] = {
@@ -402,8 +456,12 @@ START_TEST(journals_that_are_wrong_are_refused_by_line)
         {RUN "{\"kind\":\"finish\",\"complete\":2}\n", ":2:", "complete"},
         {RUN "{\"kind\":\"attributes\",\"values\":[[\"a\"]]}\n", ":2:", "values"},
         {RUN "{\"kind\":\"memory\",\"ranks\":[{\"rank\":0}]}\n", ":2:", "role"},
-        {RUN "{\"kind\":\"run\",\"schema\":\"pdflash-results\",\"schema_version\":1,\"attempt\":2,\"config_hash\":\"b\",\"questions\":3,\"block\":2}\n", "hash a", "b"},
-        {"{\"kind\":\"run\",\"schema\":\"pdflash-results\",\"schema_version\":9,\"attempt\":1,\"config_hash\":\"a\",\"questions\":3,\"block\":2}\n", ":1:", "version 9"},
+        {RUN "{\"kind\":\"run\",\"schema\":\"pdflash-results\",\"schema_version\":1,\"attempt\":2,\"config_hash\":"
+             "\"b\",\"questions\":3,\"block\":2}\n",
+         "hash a", "b"},
+        {"{\"kind\":\"run\",\"schema\":\"pdflash-results\",\"schema_version\":9,\"attempt\":1,\"config_hash\":\"a\","
+         "\"questions\":3,\"block\":2}\n",
+         ":1:", "version 9"},
     };
     const char *path = clean_path("wrong.h5");
     int64_t rows = -1;
@@ -414,7 +472,8 @@ START_TEST(journals_that_are_wrong_are_refused_by_line)
         append_raw(journal_of(path), cases[i].text);
         enum status st = results_rebuild(path, &rows);
         ck_assert_msg(st == ST_E_FORMAT || st == ST_E_CONFIG, "case %zu: %s", i, err_name(st));
-        ck_assert_msg(strstr(err_last(), cases[i].where) && strstr(err_last(), cases[i].what), "case %zu: %s", i, err_last());
+        ck_assert_msg(strstr(err_last(), cases[i].where) && strstr(err_last(), cases[i].what), "case %zu: %s", i,
+                      err_last());
     }
     ck_assert_int_eq(rows, -1);
     ck_assert_int_ne(access(path, F_OK), 0);
@@ -428,6 +487,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, names_and_units_are_in_the_file);
     SUITE_TEST(tc, existing_files_and_other_writers_are_refused);
     SUITE_TEST(tc, another_configuration_is_refused_naming_both);
+    SUITE_TEST(tc, a_refused_resume_says_what_differs);
     SUITE_TEST(tc, rows_that_cannot_be_are_refused);
     SUITE_TEST(tc, failed_rows_are_redone_by_a_later_attempt);
     SUITE_TEST(tc, a_damaged_file_or_journal_loses_nothing_committed);

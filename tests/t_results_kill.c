@@ -134,8 +134,8 @@ START_TEST(kill_at_any_moment_keeps_every_committed_row)
         clean_path("kill.h5");
         memset(told, 0, sizeof told);
     }
-    printf("results: a run takes %.3f s; %d kills in %d starts, %d runs completed, %zu rows checked\n", (double)whole / 1e6, kills,
-           rounds, completed, rows_seen);
+    printf("results: a run takes %.3f s; %d kills in %d starts, %d runs completed, %zu rows checked\n",
+           (double)whole / 1e6, kills, rounds, completed, rows_seen);
     ck_assert_int_ge(kills, 20);
     ck_assert_uint_gt(rows_seen, 20);
 }

@@ -49,10 +49,12 @@ START_TEST(route_matches_brute_force_with_ties)
 {
     static const struct {
         int n, k, levels, bias;
-    } set[] = {{32, 4, 1000, 1}, {32, 4, 3, 0}, {896, 16, 8, 1}, {7, 7, 2, 0}, {1, 1, 1, 1}, {33, 1, 2, 0}, {256, 8, 1, 0}};
+    } set[] = {{32, 4, 1000, 1}, {32, 4, 3, 0}, {896, 16, 8, 1}, {7, 7, 2, 0}, {1, 1, 1, 1}, {33, 1, 2, 0},
+               {256, 8, 1, 0}};
     for (size_t c = 0; c < sizeof set / sizeof set[0]; c++) {
         int n = set[c].n, k = set[c].k, t = 9;
-        float *x = kit_rand(c, (size_t)(t * n), 0, 1), *bias = kit_rand(c + 50, (size_t)n, -0.2, 0.2), *w = kit_nan((size_t)(t * k));
+        float *x = kit_rand(c, (size_t)(t * n), 0, 1), *bias = kit_rand(c + 50, (size_t)n, -0.2, 0.2),
+              *w = kit_nan((size_t)(t * k));
         for (int i = 0; i < t * n; i++) x[i] = (floorf(x[i] * (float)set[c].levels) - 1) * 0.5f; /* few levels: ties */
         for (int i = 0; i < n; i++) bias[i] = floorf(bias[i] * 10) / 8; /* exact sums keep ties ties */
         int32_t idx[9 * 16], want[16];

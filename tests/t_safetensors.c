@@ -73,11 +73,12 @@ START_TEST(a_single_file_is_read)
     const char *dir = fresh();
     struct safetensors *s;
     struct tensor t;
-    write_shard(dir, "model.safetensors", -1,
-                "{\"__metadata__\":{\"format\":\"pt\"}," B "," A ",\"e\":{\"dtype\":\"U8\",\"shape\":[0,7],\"data_offsets\":"
-                "[24,24]},\"s\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[32,33]},\"w\":{\"dtype\":\"I64\",\"shape\":"
-                "[1,1,1,1,1],\"data_offsets\":[33,41]}}  ",
-                41);
+    write_shard(
+        dir, "model.safetensors", -1,
+        "{\"__metadata__\":{\"format\":\"pt\"}," B "," A ",\"e\":{\"dtype\":\"U8\",\"shape\":[0,7],\"data_offsets\":"
+        "[24,24]},\"s\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[32,33]},\"w\":{\"dtype\":\"I64\",\"shape\":"
+        "[1,1,1,1,1],\"data_offsets\":[33,41]}}  ",
+        41);
     ck_assert_int_eq(safetensors_open(dir, &s), ST_OK);
     ck_assert_uint_eq(safetensors_count(s), 5);
     ck_assert_uint_eq(safetensors_bytes_total(s), 41);
@@ -243,7 +244,8 @@ START_TEST(index_and_shards_must_agree)
     const char *dir = fresh();
     struct safetensors *s;
     write_text(dir, "model.safetensors.index.json", sharded[_i].index);
-    if (sharded[_i].one) write_shard(dir, "one.safetensors", -1, sharded[_i].one, strlen(sharded[_i].one) > 70 ? 32 : 4);
+    if (sharded[_i].one)
+        write_shard(dir, "one.safetensors", -1, sharded[_i].one, strlen(sharded[_i].one) > 70 ? 32 : 4);
     if (sharded[_i].two) write_shard(dir, "two.safetensors", -1, sharded[_i].two, 4);
     if (sharded[_i].want != ST_OK) {
         expect_refusal(dir, sharded[_i].want, sharded[_i].needle, sharded[_i].index);

@@ -88,7 +88,8 @@ START_TEST(leaves_are_whole_and_at_most_32)
 {
     static const struct {
         int width, cols;
-    } want[] = {{512, 16}, {128, 16}, {33792, 1056}, {6144, 192}, {14336, 448}, {16, 16}, {48, 48}, {64, 16}, {1024, 32}};
+    } want[] = {{512, 16}, {128, 16}, {33792, 1056}, {6144, 192}, {14336, 448}, {16, 16}, {48, 48}, {64, 16},
+                {1024, 32}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++)
         ck_assert_int_eq(split_leaf_cols(want[i].width), want[i].cols);
     for (int w = 16; w < 5000; w += 16) {
@@ -105,7 +106,8 @@ START_TEST(experts_by_ep_and_columns_by_block_groups)
     static const struct {
         int inter, n_experts, groups, tp, ep; /* ep: the default for tp */
     } want[] = {{64, 32, 2, 1, 1},     {64, 32, 2, 2, 1},     {64, 32, 2, 4, 2},      {64, 32, 2, 8, 4},
-                {64, 32, 2, 16, 8},    {64, 32, 2, 64, 32},   {64, 32, 2, 128, -1}, {64, 33, 2, 3, 3},   {3072, 896, 32, 32, 1},
+                {64, 32, 2, 16, 8},    {64, 32, 2, 64, 32},   {64, 32, 2, 128, -1}, {64, 33, 2, 3, 3},
+                {3072, 896, 32, 32, 1},
                 {3072, 896, 32, 4, 1}, {3072, 896, 32, 64, 2}, {3072, 896, 32, 7, 7}, {96, 32, 1, 2, 2},
                 {2048, 8, 32, 8, 1},   {4096, 8, 32, 64, 2},  {48, 8, 1, 1, -1}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {

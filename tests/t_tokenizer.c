@@ -220,7 +220,8 @@ END_TEST
 
 START_TEST(a_megabyte_of_one_class_passes)
 {
-    static const char *const unit[] = {"a", "A", "aA", " ", "\n", " \n", "!", "7", "'s", "\xcc\x81", "\xe4\xb8\xad", "\xff"};
+    static const char *const unit[] = {"a", "A", "aA", " ", "\n", " \n", "!", "7", "'s", "\xcc\x81", "\xe4\xb8\xad",
+                                       "\xff"};
     for (size_t i = 0; i < N_OF(unit); i++) {
         size_t n;
         size_t bytes = i == 0 ? 1000000 : 200000; /* all are cut alike, one shows that size alone is no limit */

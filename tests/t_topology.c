@@ -87,7 +87,8 @@ START_TEST(group_text)
 END_TEST
 
 /* nano with one field changed, or none; both groups are asked for as given */
-enum field { NONE, KDA, MLA, VOCAB, DENSE, SHARED, INTER, EXPERTS, Q_HEADS, KV_HEADS, D_INTER, NO_DRAFT, NO_KDA, NO_MOE };
+enum field { NONE, KDA, MLA, VOCAB, DENSE, SHARED, INTER, EXPERTS, Q_HEADS, KV_HEADS, D_INTER, NO_DRAFT, NO_KDA,
+    NO_MOE };
 
 static const struct make_case {
     enum field field;

@@ -24,14 +24,16 @@ END_TEST
 
 START_TEST(unpack_is_the_inverse_of_pack)
 {
-    static const uint32_t gen[] = {0, 1, 255, 256, 0x800000, WORD_GENERATION_MAX}, count[] = {0, 1, 0x80000000u, UINT32_MAX};
+    static const uint32_t gen[] = {0, 1, 255, 256, 0x800000, WORD_GENERATION_MAX},
+                                  count[] = {0, 1, 0x80000000u, UINT32_MAX};
     for (size_t g = 0; g < sizeof gen / sizeof gen[0]; g++)
         for (size_t n = 0; n < sizeof count / sizeof count[0]; n++)
             for (int s = WORD_NONE; s <= WORD_FREED; s++)
                 for (int c = 0; c < COMP_N; c++) {
                     struct word_value v = {gen[g], (enum word_state)s, (enum comp)c, count[n]};
                     struct word_value u = word_unpack(word_pack(v));
-                    ck_assert(u.generation == v.generation && u.state == v.state && u.comp == v.comp && u.count == v.count);
+                    ck_assert(u.generation == v.generation && u.state == v.state && u.comp == v.comp &&
+                              u.count == v.count);
                 }
 }
 END_TEST

@@ -55,8 +55,8 @@ static inline float *team_tmp(struct team_member *m, size_t n)
     return m->tmp;
 }
 
-static inline enum status team_sum(void *ctx, struct ops *o, float *x, int64_t part_stride, int n_parts, const int *order,
-                                   int64_t rows, int64_t cols)
+static inline enum status team_sum(void *ctx, struct ops *o, float *x, int64_t part_stride, int n_parts,
+                                   const int *order, int64_t rows, int64_t cols)
 {
     struct team_member *m = ctx;
     int64_t n = rows * cols;
@@ -71,8 +71,8 @@ static inline enum status team_sum(void *ctx, struct ops *o, float *x, int64_t p
     return ST_OK;
 }
 
-static inline enum status team_gather_cols(void *ctx, struct ops *o, const float *x, int64_t rows, int64_t cols, float *y,
-                                           int root_only)
+static inline enum status team_gather_cols(void *ctx, struct ops *o, const float *x, int64_t rows, int64_t cols,
+                                           float *y, int root_only)
 {
     struct team_member *m = ctx;
     (void)o;

@@ -39,8 +39,8 @@ static inline struct draft_config draft_of(int kv_heads)
 /* The value every side must agree on, as bits; a pure function of what the element is. Never a NaN. */
 static inline uint32_t element(int request, const struct layout_entry *e, int head, int token, int dim)
 {
-    uint64_t what =
-        (uint64_t)e->comp | (uint64_t)e->layer << 4 | (uint64_t)e->kv << 12 | (uint64_t)head << 16 | (uint64_t)token << 32;
+    uint64_t what = (uint64_t)e->comp | (uint64_t)e->layer << 4 | (uint64_t)e->kv << 12 | (uint64_t)head << 16 |
+                    (uint64_t)token << 32;
     return (uint32_t)(rng_u64((uint64_t)request + 1, what, (uint64_t)dim) >> 16);
 }
 

@@ -1,4 +1,5 @@
-/* weights - random weights and inputs for tests and benches of the CPU's linears and experts, and their plain values. */
+/* weights - random weights and inputs for tests and benches of the CPU's linears and experts, and their plain
+ * values. */
 #ifndef PDFLASH_TESTS_WEIGHTS_H
 #define PDFLASH_TESTS_WEIGHTS_H
 
@@ -93,8 +94,8 @@ static inline void weights_free(struct weights *w)
 }
 
 /* m := rows [n0, n0 + n) and inputs [k0, k0 + k) of w (MXFP4: k0 a multiple of 32) */
-static inline enum status weights_mat(struct ops *o, struct mat *m, const struct weights *w, int n0, int n, int k0, int k,
-                                      int leaf, int exact)
+static inline enum status weights_mat(struct ops *o, struct mat *m, const struct weights *w, int n0, int n, int k0,
+                                      int k, int leaf, int exact)
 {
     TRY(o->mat_new(o, m, w->kind, n, k, leaf, exact));
     if (w->kind == MAT_BF16) o->mat_put_bf16(o, m, 0, n, w->bf16 + (int64_t)n0 * w->k + k0, w->k);

@@ -1,7 +1,7 @@
 /* x_traces - helper of the end-to-end tests.
  *   x_traces make OUT.h5 CASE...            prompts.h5 of golden cases (train, test: all sixteen; or train03, budget05)
- *   x_traces check RESULTS MODE GAP CASE... output tokens (and accept, emitted when MODE is dflash) equal the golden's; with
- *                                           GAP > 0 a row may differ from its first near-tie (golden gap < GAP) on
+ *   x_traces check RESULTS MODE GAP CASE... output tokens (and accept, emitted when MODE is dflash) equal the golden's;
+ *                                           with GAP > 0 a row may differ from its first near-tie (golden gap < GAP) on
  *   x_traces equal A.h5 B.h5                same requests, tokens and rounds in two result files
  *   x_traces tokens A.h5 B.h5               same requests and tokens (rounds may differ)
  * Exit 0 when it holds; prints the first difference of every row otherwise. */
@@ -132,11 +132,13 @@ static int check(const char *path, const char *mode, float tie, const struct cas
         }
         float gap = gap_at(f, c->name[i], at);
         int is_tie = gap < tie;
-        printf("%s: first difference at output token %d, golden gap %.4f%s\n", c->name[i], at, (double)gap, is_tie ? " (near-tie)" : "");
+        printf("%s: first difference at output token %d, golden gap %.4f%s\n", c->name[i], at, (double)gap,
+               is_tie ? " (near-tie)" : "");
         ties += is_tie;
         bad += !is_tie;
     }
-    printf("%s %s: %d cases, %d identical, %d differ at a near-tie, %d wrong\n", path, mode, c->n, c->n - ties - bad, ties, bad);
+    printf("%s %s: %d cases, %d identical, %d differ at a near-tie, %d wrong\n", path, mode, c->n, c->n - ties - bad,
+           ties, bad);
     results_free(r);
     h5_close(f);
     return bad != 0;
@@ -154,7 +156,8 @@ static int equal(const char *pa, const char *pb, int rounds)
         int same_rounds = !rounds || (x->n_rounds == y->n_rounds &&
                                       memcmp(x->round, y->round, (size_t)x->n_rounds * sizeof *x->round) == 0);
         if (x->index == y->index && at < 0 && same_rounds) continue;
-        printf("row %zu (%lld, %lld): %s at %d\n", i, (long long)x->index, (long long)y->index, at < 0 ? "rounds differ" : "tokens differ", at);
+        printf("row %zu (%lld, %lld): %s at %d\n", i, (long long)x->index, (long long)y->index,
+               at < 0 ? "rounds differ" : "tokens differ", at);
         bad++;
     }
     printf("%s %s: %zu and %zu rows, %d differ\n", pa, pb, a->n, b->n, bad);

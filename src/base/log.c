@@ -43,21 +43,42 @@ static void put(int fd, const char *s, size_t n)
     }
 }
 
+static void compose(struct log_text *t, enum log_level level, const char *fmt, va_list ap)
+{
+    int n = snprintf(t->text, sizeof t->text, "[%s] %s: ", who, level_name[level]);
+    int m = vsnprintf(t->text + n, sizeof t->text - (size_t)n - 1, fmt, ap);
+    size_t len = (size_t)n + (m < 0 ? 0 : (size_t)m);
+    if (len > sizeof t->text - 2) len = sizeof t->text - 2;
+    t->text[len++] = '\n';
+    t->n = len;
+}
+
+void log_compose(struct log_text *t, enum log_level level, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    compose(t, level, fmt, ap);
+    va_end(ap);
+}
+
+void log_put(const struct log_text *t)
+{
+    int saved = errno;
+    put(STDERR_FILENO, t->text, t->n);
+    if (copy_fd >= 0) put(copy_fd, t->text, t->n);
+    errno = saved;
+}
+
 void log_line(enum log_level level, const char *fmt, ...)
 {
     if (level > shown) return;
     int saved = errno;
-    char line[2048];
-    int n = snprintf(line, sizeof line, "[%s] %s: ", who, level_name[level]);
+    struct log_text t;
     va_list ap;
     va_start(ap, fmt);
-    int m = vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, ap);
+    compose(&t, level, fmt, ap);
     va_end(ap);
-    if (m < 0) m = 0;
-    size_t len = (size_t)n + (size_t)m;
-    if (len > sizeof line - 2) len = sizeof line - 2;
-    line[len++] = '\n';
-    if (!muted || level == LOG_ERROR) put(STDERR_FILENO, line, len);
-    if (copy_fd >= 0) put(copy_fd, line, len);
+    if (!muted || level == LOG_ERROR) put(STDERR_FILENO, t.text, t.n);
+    if (copy_fd >= 0) put(copy_fd, t.text, t.n);
     errno = saved;
 }

@@ -5,6 +5,8 @@
 #ifndef PDFLASH_BASE_LOG_H
 #define PDFLASH_BASE_LOG_H
 
+#include <stddef.h>
+
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 
 /* log_init - set the name printed in brackets and the most talkative level that is printed.
@@ -16,6 +18,12 @@ void log_to(int fd);
 void log_mute(int on);
 
 void log_line(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* A line made in advance, for signal handlers, which may write but not format. log_compose - make it, as log_line would
+ * print it. log_put - print it, to the copy as well; async-signal-safe. */
+struct log_text { size_t n; char text[2048]; };
+void log_compose(struct log_text *t, enum log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void log_put(const struct log_text *t);
 
 #define log_error(...) log_line(LOG_ERROR, __VA_ARGS__)
 #define log_warn(...)  log_line(LOG_WARN, __VA_ARGS__)

@@ -36,7 +36,8 @@ static enum status find_controls(const struct tokenizer *t, struct controls *c_p
     for (int i = 0; i < 4; i++) {
         id[i] = tokenizer_special(t, name[i]);
         if (id[i] < 0)
-            return ERR(ST_E_FORMAT, "the tokenizer has no %s token; its tokenizer_config.json is not Kimi-K3's", name[i]);
+            return ERR(ST_E_FORMAT, "the tokenizer has no %s token; its tokenizer_config.json is not Kimi-K3's",
+                       name[i]);
     }
     *c_p = (struct controls){id[0], id[1], id[2], id[3]};
     return ST_OK;

@@ -96,14 +96,15 @@ static const struct field text_row[] = {
  * KDA have dimensions of their own */
 static const char *const text_no_effect[] = {
     "_name_or_path", "add_cross_attention", "auto_map", "bad_words_ids", "begin_suppress_tokens",
-    "chunk_size_feed_forward", "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty", "do_sample",
-    "early_stopping", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "finetuning_task",
-    "forced_bos_token_id", "forced_eos_token_id", "head_dim", "id2label", "initializer_range", "is_decoder",
-    "is_encoder_decoder", "label2id", "length_penalty", "max_length", "min_length", "no_repeat_ngram_size",
+    "chunk_size_feed_forward", "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty",
+    "do_sample", "early_stopping", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty",
+    "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "head_dim", "id2label", "initializer_range",
+    "is_decoder", "is_encoder_decoder", "label2id", "length_penalty", "max_length", "min_length",
+    "no_repeat_ngram_size",
     "num_beam_groups", "num_beams", "num_return_sequences", "output_attentions", "output_hidden_states",
     "output_scores", "prefix", "problem_type", "pruned_heads", "remove_invalid_values", "repetition_penalty",
-    "return_dict", "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params", "temperature",
-    "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torchscript",
+    "return_dict", "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params",
+    "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torchscript",
     "transformers_version", "typical_p", "use_bfloat16", "use_cache"};
 
 static const struct field linear_row[] = {
@@ -127,7 +128,8 @@ static enum status read_layers(struct field_place at, const json_t *linear, stru
     int list[CONFIG_MAX_LAYERS], n, seen[CONFIG_MAX_LAYERS] = {0};
     int *count[2] = {&c->n_mla, &c->n_kda};
     for (int kda = 0; kda < 2; kda++) {
-        TRY(fields_ints(at, name[kda], json_object_get(linear, name[kda]), 1, c->n_layers, CONFIG_MAX_LAYERS, list, &n));
+        TRY(fields_ints(at, name[kda], json_object_get(linear, name[kda]), 1, c->n_layers, CONFIG_MAX_LAYERS, list,
+                        &n));
         for (int i = 0; i < n; i++) {
             int l = list[i] - 1;
             if (seen[l])
@@ -140,8 +142,9 @@ static enum status read_layers(struct field_place at, const json_t *linear, stru
     }
     for (int l = 0; l < c->n_layers; l++)
         if (!seen[l])
-            return ERR(ST_E_CONFIG, "%s: %sfull_attn_layers and %skda_layers: layer %d (1-based) of %d is in neither list",
-                       at.file, at.prefix, at.prefix, l + 1, c->n_layers);
+            return ERR(ST_E_CONFIG,
+                       "%s: %sfull_attn_layers and %skda_layers: layer %d (1-based) of %d is in neither list", at.file,
+                       at.prefix, at.prefix, l + 1, c->n_layers);
     return ST_OK;
 }
 

@@ -101,7 +101,8 @@ static enum status read_architecture(const char *file, const json_t *root)
 static enum status read_rope(const char *file, const json_t *root, struct draft_config *d)
 {
     struct field_place at;
-    const json_t *theta, *scaling = json_object_get(root, "rope_scaling"), *par = json_object_get(root, "rope_parameters");
+    const json_t *theta, *scaling = json_object_get(root, "rope_scaling"),
+                         *par = json_object_get(root, "rope_parameters");
     char found[96];
     if (scaling && !json_is_null(scaling))
         return ERR(ST_E_CONFIG, "%s: rope_scaling: found %s, but only unscaled RoPE (null) is implemented", file,
@@ -139,8 +140,8 @@ static enum status read_layer_types(const char *file, const json_t *root, struct
         return ERR(ST_E_CONFIG, "%s: use_sliding_window: found %s, expected true or false", file,
                    fields_text(use, found, sizeof found));
     if (sliding && json_is_false(use))
-        return ERR(ST_E_CONFIG, "%s: use_sliding_window: false contradicts layer_types, where %d of %d layers slide", file,
-                   sliding, d->n_layers);
+        return ERR(ST_E_CONFIG, "%s: use_sliding_window: false contradicts layer_types, where %d of %d layers slide",
+                   file, sliding, d->n_layers);
     if (sliding && !w) return fields_missing((struct field_place){file, ""}, "sliding_window");
     if (w && (sliding || !json_is_null(w))) TRY(fields_value((struct field_place){file, ""}, w, &window, d));
     if (!sliding) d->window = 0;
@@ -156,7 +157,8 @@ static enum status read_taps(const char *file, const json_t *root, struct draft_
     for (int i = 0; i < d->n_taps; i++)
         for (int j = 0; j < i; j++)
             if (d->tap[i] == d->tap[j])
-                return ERR(ST_E_CONFIG, "%s: %starget_layer_ids: layer %d is listed twice", at.file, at.prefix, d->tap[i]);
+                return ERR(ST_E_CONFIG, "%s: %starget_layer_ids: layer %d is listed twice", at.file, at.prefix,
+                           d->tap[i]);
     return ST_OK;
 }
 

@@ -12,7 +12,8 @@ enum { TEXT = 96 };
 
 const char *fields_text(const json_t *value, char *out, size_t n)
 {
-    char *s = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(9)) : NULL;
+    char *s =
+        value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(9)) : NULL;
     if (!s)
         snprintf(out, n, "nothing");
     else if ((size_t)snprintf(out, n, "%s", s) >= n)
@@ -54,8 +55,9 @@ enum status fields_load(const char *dir, char *file, size_t n, json_t **root_p, 
 
 enum status fields_missing(struct field_place at, const char *name)
 {
-    return ERR(ST_E_CONFIG, "%s: %s%s: missing; no value is assumed, so take the config.json that belongs to the weights",
-               at.file, at.prefix, name);
+    return ERR(ST_E_CONFIG,
+               "%s: %s%s: missing; no value is assumed, so take the config.json that belongs to the weights", at.file,
+               at.prefix, name);
 }
 
 static enum status unknown(struct field_place at, const char *name, const json_t *value)

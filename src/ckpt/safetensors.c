@@ -21,8 +21,9 @@ enum { MAX_DIMS = 8, VIEW_DIMS = 4, SAMPLE = 4096, PATH_BYTES = 4096, TEXT = 128
 static const struct {
     const char *name;
     int bytes;
-} dtypes[] = {{"BF16", 2}, {"F32", 4}, {"U8", 1},  {"F16", 2}, {"F64", 8}, {"I8", 1},      {"I16", 2},    {"I32", 4},
-              {"I64", 8},  {"U16", 2}, {"U32", 4}, {"U64", 8}, {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}};
+} dtypes[] = {{"BF16", 2}, {"F32", 4},     {"U8", 1},      {"F16", 2},    {"F64", 8}, {"I8", 1},
+              {"I16", 2},  {"I32", 4},     {"I64", 8},     {"U16", 2},    {"U32", 4}, {"U64", 8},
+              {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}};
 enum { N_DTYPES = sizeof dtypes / sizeof dtypes[0] };
 
 struct shard {
@@ -183,8 +184,9 @@ static enum status check_cover(const struct safetensors *s, const struct shard *
         at = e->end;
     }
     if (at != room)
-        st = ERR(ST_E_FORMAT, "%s: no tensor owns the bytes from %llu on (the data section has %llu); the file is damaged",
-                 sh->path, (unsigned long long)at, (unsigned long long)room);
+        st = ERR(ST_E_FORMAT,
+                 "%s: no tensor owns the bytes from %llu on (the data section has %llu); the file is damaged", sh->path,
+                 (unsigned long long)at, (unsigned long long)room);
 free_order:
     mem_free(order);
     return st;
@@ -227,7 +229,8 @@ static enum status parse_header(struct safetensors *s, size_t shard, const char 
     json_error_t why;
     json_t *v, *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
     if (!root)
-        return ERR(ST_E_FORMAT, "%s: the header is not usable as JSON: %s (at byte %d)", sh->path, why.text, why.position);
+        return ERR(ST_E_FORMAT, "%s: the header is not usable as JSON: %s (at byte %d)", sh->path, why.text,
+                   why.position);
     if (!json_is_object(root)) {
         st = ERR(ST_E_FORMAT, "%s: the header is not a JSON object", sh->path);
         goto drop_root;

@@ -76,8 +76,9 @@ static enum status compile(struct tokenizer *t)
     t->re = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
     if (!t->re) {
         pcre2_get_error_message(code, text, sizeof text);
-        return ERR(ST_E_INTERNAL, "PCRE2 refuses the pre-tokenisation pattern at %zu: %s; PCRE2 10.40 or newer is needed",
-                   (size_t)at, (const char *)text);
+        return ERR(ST_E_INTERNAL,
+                   "PCRE2 refuses the pre-tokenisation pattern at %zu: %s; PCRE2 10.40 or newer is needed", (size_t)at,
+                   (const char *)text);
     }
     t->match = pcre2_match_data_create(1, NULL);
     t->ctx = pcre2_match_context_create(NULL);

@@ -73,7 +73,8 @@ static enum status write_part(const struct dump *d, const char *path, int prompt
         if ((l->pos < d->prompt_tokens[l->request]) != prompt) continue;
         if (!f && !(f = fopen(path, "wb"))) return ERR(ST_E_IO, "%s: cannot write: %s", path, strerror(errno));
         int32_t head[2] = {l->request, l->pos};
-        if (fwrite(head, sizeof head, 1, f) != 1 || fwrite(l->row, sizeof *l->row, (size_t)d->vocab, f) != (size_t)d->vocab) {
+        if (fwrite(head, sizeof head, 1, f) != 1 ||
+            fwrite(l->row, sizeof *l->row, (size_t)d->vocab, f) != (size_t)d->vocab) {
             fclose(f);
             return ERR(ST_E_IO, "%s: cannot write: %s", path, strerror(errno));
         }

@@ -39,7 +39,8 @@ static enum status hosts(struct facts *x, struct world *w)
 {
     char *all = mem_alloc((size_t)w->size, sizeof x->host, "host names"), list[2048] = "";
     TRY(world_agree(w, all ? ST_OK : ST_E_NOMEM));
-    TRY(mpi_check(MPI_Allgather(x->host, sizeof x->host, MPI_BYTE, all, sizeof x->host, MPI_BYTE, w->all), "MPI_Allgather"));
+    TRY(mpi_check(MPI_Allgather(x->host, sizeof x->host, MPI_BYTE, all, sizeof x->host, MPI_BYTE, w->all),
+                  "MPI_Allgather"));
     for (int i = 0, n; i < w->size; i += n) {
         const char *name = all + (size_t)i * sizeof x->host;
         for (n = 1; i + n < w->size && strcmp(name, all + (size_t)(i + n) * sizeof x->host) == 0;) n++;
@@ -67,7 +68,8 @@ enum status facts_start(struct facts *x, struct world *w, const struct setup *s,
     text[strcspn(text, "\n")] = 0;
     x->f.mpi_library = keep(x, text);
     strftime(when, sizeof when, "%Y%m%d-%H%M", &tm);
-    snprintf(text, sizeof text, "%s-%s-%s-%s", s->topo.single ? "single" : "pd", s->dflash ? "dflash" : "none", o->tag, when);
+    snprintf(text, sizeof text, "%s-%s-%s-%s", s->topo.single ? "single" : "pd", s->dflash ? "dflash" : "none", o->tag,
+             when);
     x->f.run_id = keep(x, text);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm);
     x->f.start_utc = keep(x, when);
@@ -104,24 +106,17 @@ void facts_hashes(struct facts *x, const struct options *o, const struct setup *
     hex(x->f.config_hash, hash64(number, sizeof number, hash64(h, sizeof h, RESULTS_SCHEMA)));
 }
 
-enum status facts_plan_json(const struct options *o, const struct setup *s, const struct plan_options *p, char **text_p)
+enum status facts_plan_json(const struct setup *s, const struct plan_options *p, char **text_p)
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s.plan.tmp", o->out);
-    TRY(plan_print_json(path, &s->c, s->dflash ? &s->d : NULL, &s->topo, p, p->max_prompt));
-    FILE *f = fopen(path, "rb");
-    if (!f) return ERR(ST_E_IO, "%s: cannot read: %s", path, strerror(errno));
-    fseek(f, 0, SEEK_END);
-    long n = ftell(f);
-    rewind(f);
-    char *text = n >= 0 ? mem_alloc((size_t)n + 1, 1, "plan text") : NULL;
-    size_t got = text ? fread(text, 1, (size_t)n, f) : 0;
-    fclose(f);
-    unlink(path);
-    if (!text || got != (size_t)n) {
-        mem_free(text);
-        return ERR(ST_E_IO, "%s: cannot read back the plan", path);
-    }
-    *text_p = text;
-    return ST_OK;
+    char *text = NULL;
+    size_t n = 0;
+    FILE *f = open_memstream(&text, &n);
+    if (!f) return ERR(ST_E_NOMEM, "plan text: %s", strerror(errno));
+    enum status st = plan_print_json(f, &s->c, s->dflash ? &s->d : NULL, &s->topo, p, p->max_prompt);
+    if (fclose(f) != 0 && st == ST_OK) st = ERR(ST_E_NOMEM, "plan text: %s", strerror(errno));
+    if (st == ST_OK)
+        *text_p = text;
+    else
+        free(text);
+    return st;
 }

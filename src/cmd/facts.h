@@ -19,11 +19,11 @@ enum status facts_start(struct facts *x, struct world *w, const struct setup *s,
 void facts_end(struct facts *x);
 /* facts_build_hash - source revision and binary in one number. */
 uint64_t facts_build_hash(const struct facts *x);
-/* facts_hashes - model, draft, tokenizer, prompts, and the config hash: identity of model, draft, prompts and every option
- * that can change a token; topology, concurrency and transport are not in it. */
+/* facts_hashes - model, draft, tokenizer, prompts, and the config hash: identity of model, draft, prompts and every
+ * option that can change a token; topology, concurrency and transport are not in it. */
 void facts_hashes(struct facts *x, const struct options *o, const struct setup *s, const struct safetensors *ckpt,
                   const struct safetensors *draft, const struct tokenizer *t, const struct prompts *p, int n);
 /* facts_plan_json - the plan as JSON text, mem_free. */
-enum status facts_plan_json(const struct options *o, const struct setup *s, const struct plan_options *p, char **text_p);
+enum status facts_plan_json(const struct setup *s, const struct plan_options *p, char **text_p);
 
 #endif

@@ -32,7 +32,7 @@ const struct opt_row options_table[] = {
     {"act",         OPT_CHOICE, AT(act),         "fp32",    NULL,     "fp32,bf16", 0, 0, CMD_RUN, 0, "activations of the matrix products"},
     {"kv-dtype",    OPT_CHOICE, AT(kv),          "bf16",    NULL,     "bf16,fp32", 0, 0, CMD_PLAN | CMD_RUN, 0, "latent rows, conv tails, draft K/V"},
     {"mla-prefill", OPT_CHOICE, AT(mla_prefill), "absorbed", NULL,    "absorbed,expanded", 0, 0, CMD_RUN, 0, "form of MLA in prefill"},
-    {"isa",         OPT_STR,    AT(isa),         NULL,      "NAME",   NULL, 0, 0, CMD_RUN, 0, "CPU kernels: scalar, avx2, avx512, avx512bf16, amx; default: best of all ranks"},
+    {"isa",         OPT_CHOICE, AT(isa),         "auto",    NULL,     "auto,scalar,avx2,avx512,avx512bf16,amx", 0, 0, CMD_RUN, 0, "CPU kernels; auto: the best that every rank has"},
     {"comm",        OPT_CHOICE, AT(comm),        "auto",    NULL,     "auto,mpi,shm,nccl", 0, 0, CMD_RUN, 0, "collectives of a TP group"},
     {"transport",   OPT_CHOICE, AT(transport),   "rma",     NULL,     "rma,sendrecv", 0, 0, CMD_RUN, 0, "prefill to decode"},
     {"window",      OPT_CHOICE, AT(window),      "allocate", NULL,    "allocate,create", 0, 0, CMD_RUN, 0, "how RMA windows are made"},
@@ -41,12 +41,11 @@ const struct opt_row options_table[] = {
     {"resume",      OPT_FLAG,   AT(resume),      NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "continue --out: skip its finished rows"},
     {"force-new",   OPT_FLAG,   AT(force_new),   NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "replace --out whatever it holds"},
     {"force",       OPT_FLAG,   AT(force),       NULL,      NULL,     NULL, 0, 0, CMD_PROMPTS, 0, "replace --out"},
-    {"evidence",    OPT_STR,    AT(evidence),    NULL,      "DIR",    NULL, 0, 0, CMD_RUN, 0, "write command, environment, versions, plan, descriptors and log there"},
+    {"evidence",    OPT_STR,    AT(evidence),    NULL,      "DIR",    NULL, 0, 0, CMD_RUN, 0, "write command, environment, versions, plan, descriptors and logs there; must be empty or new"},
     {"dump-logits", OPT_STR,    AT(dump_logits), NULL,      "FILE",   NULL, 0, 0, CMD_RUN, 0, "write the logits of every committed position (slow; FILE and FILE.prefill)"},
     {"tag",         OPT_STR,    AT(tag),         "run",     "TEXT",   NULL, 0, 0, CMD_RUN, 0, "part of the run id"},
     {"inject",      OPT_LIST,   AT(inject),      NULL,      "KIND:ARGS", NULL, 0, 0, CMD_RUN, 0, "faults for tests: prefill.page=32, kill:RANK@ORDER, drop:COMP@RANK, build:RANK"},
-    {"json",        OPT_FLAG,   AT(json),        NULL,      NULL,     NULL, 0, 0, CMD_SHOW, 0, "print one JSON object"},
-    {"json-file",   OPT_STR,    AT(json_file),   NULL,      "FILE",   NULL, 0, 0, CMD_PLAN, 0, "also write the plan as JSON"},
+    {"json",        OPT_FLAG,   AT(json),        NULL,      NULL,     NULL, 0, 0, CMD_SHOW | CMD_PLAN, 0, "print one JSON object"},
     {"debug",       OPT_FLAG,   AT(debug),       NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "more log lines"},
     {NULL, OPT_FLAG, 0, NULL, NULL, NULL, 0, 0, 0, 0, NULL},
 };
@@ -89,8 +88,11 @@ enum status options_spec(const struct options *o, int *dflash_p)
         *dflash_p = 0;
     else if (strcmp(o->spec, "eagle3") == 0)
         return ERR(ST_E_CONFIG, "--spec eagle3 is refused: that baseline is paused; use dflash or none");
+    else if (strcmp(o->spec, "dspark") == 0)
+        return ERR(ST_E_CONFIG, "--spec dspark is not in this version; use dflash or none");
     else
-        return ERR(ST_E_CONFIG, "--spec %s is not in this program; use dflash or none", o->spec);
-    if (*dflash_p && !o->draft) return ERR(ST_E_CONFIG, "--spec dflash needs --draft DIR; or say --spec none");
+        return ERR(ST_E_USAGE, "--spec: '%s' is unknown; choose one of dflash,none", o->spec);
+    if (*dflash_p && !o->draft) return ERR(ST_E_USAGE, "--draft DIR is required with --spec dflash; or say --spec none");
+    if (!*dflash_p && o->block) return ERR(ST_E_USAGE, "--block %d has no meaning with --spec none", o->block);
     return ST_OK;
 }

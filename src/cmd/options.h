@@ -17,8 +17,7 @@ struct options {
     /* files */
     const char *model, *draft, *prompts, *out, *evidence, *dump_logits, *tag;
     const char *jsonl, *shots_from; /* prompts */
-    const char *json_file;          /* plan */
-    int json;                       /* show */
+    int json;                       /* show, plan */
     /* topology */
     const char *prefill, *decode;
     int single;
@@ -26,8 +25,7 @@ struct options {
     const char *spec;
     int block, concurrency, max_new, chunk, page, slots, limit, shots, thinking, max_prompt;
     /* numerics and transport */
-    int device, act, kv, comm, transport, window, mla_prefill, verify;
-    const char *isa;
+    int device, act, kv, comm, transport, window, mla_prefill, verify, isa;
     /* running */
     double watchdog;
     int resume, force_new, force, debug;
@@ -39,7 +37,8 @@ extern const struct opt_row options_table[];
 /* options_parse - words of a subcommand; prints help and sets *help_p when --help is among them. */
 enum status options_parse(enum command cmd, int argc, char **argv, struct options *o_p, const char **pos, int max_pos,
                           int *n_pos_p, int *help_p);
-/* options_spec - 1 dflash, 0 none; everything else is refused by name (ST_E_CONFIG). */
+/* options_spec - 1 dflash, 0 none. Methods that this version lacks are refused by name (ST_E_CONFIG); an unknown word,
+ * no --draft, or a --block without speculation is a wrong command line (ST_E_USAGE). */
 enum status options_spec(const struct options *o, int *dflash_p);
 
 /* the subcommands */

@@ -15,8 +15,11 @@ enum status cmd_plan(int argc, char **argv)
     TRY(options_parse(CMD_PLAN, argc, argv, &o, NULL, 0, &n, &help));
     if (help) return ST_OK;
     TRY(setup_configs(&o, &s));
+    if (o.max_prompt > s.most_prompt)
+        return ERR(ST_E_CONFIG,
+                   "--max-prompt %d: with --max-new %d and a block of %d at most %d fit into the model's %d positions",
+                   o.max_prompt, o.max_new, s.block, s.most_prompt, s.c.max_position);
     setup_plan_options(&o, &s, o.max_prompt, o.concurrency, &p);
-    TRY(plan_print_text(stdout, &s.c, s.dflash ? &s.d : NULL, &s.topo, &p, o.max_prompt));
-    if (o.json_file) TRY(plan_print_json(o.json_file, &s.c, s.dflash ? &s.d : NULL, &s.topo, &p, o.max_prompt));
-    return ST_OK;
+    return (o.json ? plan_print_json : plan_print_text)(stdout, &s.c, s.dflash ? &s.d : NULL, &s.topo, &p,
+                                                        o.max_prompt);
 }

@@ -28,8 +28,10 @@ static enum status render(struct tokenizer *t, const struct jsonl *shots, const 
     struct chat_message *m = mem_alloc(total, sizeof *m, "chat messages");
     if (!m) return ST_E_NOMEM;
     for (size_t i = 0; i < shots->n; i++) {
-        m[n++] = (struct chat_message){.role = "user", .text = shots->row[i].question, .n = strlen(shots->row[i].question)};
-        m[n++] = (struct chat_message){.role = "assistant", .text = shots->row[i].answer, .n = strlen(shots->row[i].answer)};
+        m[n++] =
+            (struct chat_message){.role = "user", .text = shots->row[i].question, .n = strlen(shots->row[i].question)};
+        m[n++] =
+            (struct chat_message){.role = "assistant", .text = shots->row[i].answer, .n = strlen(shots->row[i].answer)};
     }
     m[n++] = (struct chat_message){.role = "user", .text = q->question, .n = strlen(q->question)};
     enum status st = chat_render(t, m, n, level, out);
@@ -77,8 +79,8 @@ static enum status make(const struct options *o, const struct jsonl *j, const st
                                 .source = base_name(o->jsonl),
                                 .source_sha256 = j->sha256};
     TRY_GO(st, prompts_write(o->out, o->force, &meta, row, j->n), out);
-    log_info("%s: %zu prompts, %zu tokens, template %s, thinking %s, %d shots", o->out, j->n, flat.n, meta.template_name,
-             meta.thinking, o->shots);
+    log_info("%s: %zu prompts, %zu tokens, template %s, thinking %s, %d shots", o->out, j->n, flat.n,
+             meta.template_name, meta.thinking, o->shots);
 out:
     ids_free(&flat);
     tokenizer_close(t);

@@ -24,10 +24,15 @@ struct record {
     int tty;
 };
 
+static const char *spec_name(const struct setup *s)
+{
+    return s->dflash ? "dflash" : "none";
+}
+
 static int spec_attrs(const struct setup *s, const struct options *o, struct result_attr *a)
 {
     int n = 0;
-    a[n++] = (struct result_attr){"spec", H5_KIND_STR, s->dflash ? "dflash" : "none", 0, 0};
+    a[n++] = (struct result_attr){"spec", H5_KIND_STR, spec_name(s), 0, 0};
     a[n++] = (struct result_attr){"prompt_limit", H5_KIND_I64, NULL, o->limit, 0};
     a[n++] = (struct result_attr){"mode", H5_KIND_STR, s->topo.single ? "single" : "pd", 0, 0};
     return n;
@@ -46,38 +51,74 @@ static enum status echo_options(struct results_writer *w, const struct options *
     return ST_OK;
 }
 
+/* what a resumed file must keep of every attempt: rows of different topologies may lie side by side */
+static enum status write_attempt(struct results_writer *w, const struct record_facts *f)
+{
+    const char *const fact[][2] = {{"run_id", f->run_id}, {"command_line", f->command_line}, {"build", f->build},
+                                   {"topology", f->topology}, {"hosts", f->host_list}, {"isa", f->isa ? f->isa : ""},
+                                   {"start_utc", f->start_utc}};
+    for (size_t i = 0; i < sizeof fact / sizeof fact[0]; i++) {
+        char key[64];
+        results_attempt_key(results_attempt(w), fact[i][0], key, sizeof key);
+        struct result_attr a[] = {{fact[i][0], H5_KIND_STR, fact[i][1], 0, 0}, {key, H5_KIND_STR, fact[i][1], 0, 0}};
+        TRY(results_attrs(w, a, 2));
+    }
+    return ST_OK;
+}
+
 static enum status write_facts(struct results_writer *w, const struct record_facts *f)
 {
     const char *slurm = getenv("SLURM_JOB_ID");
     struct result_attr a[] = {
-        {"run_id", H5_KIND_STR, f->run_id, 0, 0},          {"command_line", H5_KIND_STR, f->command_line, 0, 0},
-        {"build", H5_KIND_STR, f->build, 0, 0},            {"binary_hash", H5_KIND_STR, f->binary_hash, 0, 0},
-        {"topology", H5_KIND_STR, f->topology, 0, 0},      {"mpi_library", H5_KIND_STR, f->mpi_library, 0, 0},
-        {"hosts", H5_KIND_STR, f->host_list, 0, 0},        {"start_utc", H5_KIND_STR, f->start_utc, 0, 0},
-        {"isa", H5_KIND_STR, f->isa ? f->isa : "", 0, 0},                {"model_hash", H5_KIND_STR, f->model_hash, 0, 0},
-        {"draft_hash", H5_KIND_STR, f->draft_hash, 0, 0},  {"tokenizer_hash", H5_KIND_STR, f->tokenizer_hash, 0, 0},
-        {"prompts_hash", H5_KIND_STR, f->prompts_hash, 0, 0}, {"slurm_job_id", H5_KIND_STR, slurm ? slurm : "", 0, 0},
-        {"devices", H5_KIND_STR, "cpu", 0, 0},
+        {"binary_hash", H5_KIND_STR, f->binary_hash, 0, 0},       {"mpi_library", H5_KIND_STR, f->mpi_library, 0, 0},
+        {"model_hash", H5_KIND_STR, f->model_hash, 0, 0},         {"draft_hash", H5_KIND_STR, f->draft_hash, 0, 0},
+        {"tokenizer_hash", H5_KIND_STR, f->tokenizer_hash, 0, 0}, {"prompts_hash", H5_KIND_STR, f->prompts_hash, 0, 0},
+        {"slurm_job_id", H5_KIND_STR, slurm ? slurm : "", 0, 0},  {"devices", H5_KIND_STR, "cpu", 0, 0},
     };
-    return results_attrs(w, a, sizeof a / sizeof a[0]);
+    TRY(results_attrs(w, a, sizeof a / sizeof a[0]));
+    return write_attempt(w, f);
 }
 
 static enum status prompt_attrs(struct results_writer *w, const struct prompts *p)
 {
     const struct prompts_meta *m = prompts_meta(p);
-    struct result_attr a[] = {{"template", H5_KIND_STR, m->template_name, 0, 0}, {"thinking", H5_KIND_STR, m->thinking, 0, 0},
-                              {"shots", H5_KIND_I64, NULL, m->shots, 0},         {"shots_source", H5_KIND_STR, m->shots_source, 0, 0},
-                              {"source", H5_KIND_STR, m->source, 0, 0},          {"source_sha256", H5_KIND_STR, m->source_sha256, 0, 0}};
+    struct result_attr a[] = {
+        {"template", H5_KIND_STR, m->template_name, 0, 0}, {"thinking", H5_KIND_STR, m->thinking, 0, 0},
+        {"shots", H5_KIND_I64, NULL, m->shots, 0},         {"shots_source", H5_KIND_STR, m->shots_source, 0, 0},
+        {"source", H5_KIND_STR, m->source, 0, 0},          {"source_sha256", H5_KIND_STR, m->source_sha256, 0, 0}};
     return results_attrs(w, a, sizeof a / sizeof a[0]);
 }
 
-enum status record_open(const struct options *o, const struct setup *s, const struct record_facts *f, const struct prompts *p,
-                        int n, struct tokenizer *t, uint8_t *skip, struct record **r_p)
+/* results_open, with everything that config_hash covers (facts_hashes), so that a refused resume can say what
+ * differs */
+static enum status open_results(const struct options *o, const struct setup *s, const struct record_facts *f, int n,
+                                struct results_writer **w_p)
+{
+    static const char *const option[] = {"--max-new", "--act", "--kv-dtype", "--mla-prefill", "--device"};
+    enum { N_OPTIONS = sizeof option / sizeof option[0], N_MORE = 5 };
+    char key[N_OPTIONS][40], value[N_OPTIONS][40];
+    struct results_identity d[N_MORE + N_OPTIONS] = {{"model_hash", "--model (hash of its files)", f->model_hash},
+                                                     {"draft_hash", "--draft (hash of its files)", f->draft_hash},
+                                                     {"tokenizer_hash", "tokenizer of --model", f->tokenizer_hash},
+                                                     {"prompts_hash", "--prompts (hash of its rows)", f->prompts_hash},
+                                                     {"spec", "--spec", spec_name(s)}};
+    for (int i = 0; i < N_OPTIONS; i++) {
+        const struct opt_row *r = options_table;
+        while (strcmp(r->name, option[i] + 2) != 0) r++;
+        snprintf(key[i], sizeof key[i], "option_%s", r->name);
+        opt_text(r, o, value[i], sizeof value[i]);
+        d[N_MORE + i] = (struct results_identity){key[i], option[i], value[i]};
+    }
+    struct results_setup setup = {f->config_hash, n, s->block, d, N_MORE + N_OPTIONS};
+    return results_open(o->out, o->resume ? RESULTS_RESUME : o->force_new ? RESULTS_FORCE : RESULTS_NEW, &setup, w_p);
+}
+
+enum status record_open(const struct options *o, const struct setup *s, const struct record_facts *f,
+                        const struct prompts *p, int n, struct tokenizer *t, uint8_t *skip, struct record **r_p)
 {
     struct record *r = mem_alloc(1, sizeof *r, "result recorder");
     if (!r) return ST_E_NOMEM;
     enum status st = ST_OK;
-    struct results_setup setup = {f->config_hash, n, s->block};
     struct result_attr a[8];
     r->prompts = p;
     r->tok = t;
@@ -89,8 +130,7 @@ enum status record_open(const struct options *o, const struct setup *s, const st
     if (!r->round) st = ST_E_NOMEM;
     if (st == ST_OK && (int)r->level < 0)
         st = ERR(ST_E_FORMAT, "%s: thinking level '%s' is unknown", o->prompts, prompts_meta(p)->thinking);
-    if (st == ST_OK)
-        st = results_open(o->out, o->resume ? RESULTS_RESUME : o->force_new ? RESULTS_FORCE : RESULTS_NEW, &setup, &r->w);
+    if (st == ST_OK) st = open_results(o, s, f, n, &r->w);
     if (st == ST_OK) st = results_attrs(r->w, a, (size_t)spec_attrs(s, o, a));
     if (st == ST_OK) st = echo_options(r->w, o);
     if (st == ST_OK) st = write_facts(r->w, f);
@@ -103,7 +143,8 @@ enum status record_open(const struct options *o, const struct setup *s, const st
         skip[i] = (uint8_t)results_done(r->w, i);
         r->skipped += skip[i];
     }
-    if (r->skipped) log_info("%s: %d of %d rows are done, attempt %d continues", o->out, r->skipped, n, results_attempt(r->w));
+    if (r->skipped)
+        log_info("%s: %d of %d rows are done, attempt %d continues", o->out, r->skipped, n, results_attempt(r->w));
     *r_p = r;
     return ST_OK;
 }
@@ -140,7 +181,10 @@ static void fill_transfer(const struct run_finished *f, struct result_transfer t
 
 static enum result_stop stop_of(enum stop_reason s)
 {
-    return s == STOP_EOS ? RESULT_EOS : s == STOP_LENGTH ? RESULT_LENGTH : s == STOP_FAILED ? RESULT_FAILED : RESULT_ABORTED;
+    return s == STOP_EOS      ? RESULT_EOS
+           : s == STOP_LENGTH ? RESULT_LENGTH
+           : s == STOP_FAILED ? RESULT_FAILED
+                              : RESULT_ABORTED;
 }
 
 static enum status finished(void *ctx, const struct run_finished *f)
@@ -154,7 +198,8 @@ static enum status finished(void *ctx, const struct run_finished *f)
     memset(&row, 0, sizeof row);
     TRY(chat_response_text(r->tok, q->out, (size_t)q->n_out, r->level, &text, &row.response_n, &cut));
     for (int i = 0; i < q->n_rounds; i++) {
-        r->round[i] = (struct result_round){i, q->round[i].proposed, q->round[i].accepted, q->round[i].emitted, q->round[i].bonus};
+        r->round[i] = (struct result_round){i, q->round[i].proposed, q->round[i].accepted, q->round[i].emitted,
+                                            q->round[i].bonus};
         r->rounds++;
         r->accepted += q->round[i].accepted;
     }
@@ -186,7 +231,8 @@ static void progress(void *ctx, int done, int decoding, int64_t tokens, double n
     char accept[32] = "", eta[32] = "";
     if (r->rounds) snprintf(accept, sizeof accept, ", accept length %.2f", 1 + (double)r->accepted / (double)r->rounds);
     if (rate > 0) snprintf(eta, sizeof eta, ", about %.0f s left", (all - done) / rate);
-    log_info("%d of %d done, %d decoding, %" PRId64 " tokens, %.0f s%s%s", done, all, decoding, tokens, now_s, accept, eta);
+    log_info("%d of %d done, %d decoding, %" PRId64 " tokens, %.0f s%s%s", done, all, decoding, tokens, now_s, accept,
+             eta);
 }
 
 struct run_sink record_sink(struct record *r)
@@ -218,8 +264,8 @@ static enum status write_memory(struct record *r, const struct rank_stats *st, i
     return s;
 }
 
-enum status record_finish(struct record *r, const struct rank_stats *st, int n_ranks, const char *plan_json, const char *osc,
-                          int interrupted, int *complete_p)
+enum status record_finish(struct record *r, const struct rank_stats *st, int n_ranks, const char *plan_json,
+                          const char *osc, int interrupted, int *complete_p)
 {
     char utc[32];
     time_t now = time(NULL);
@@ -241,5 +287,5 @@ enum status record_finish(struct record *r, const struct rank_stats *st, int n_r
     TRY(results_attrs(r->w, a, sizeof a / sizeof a[0]));
     TRY(write_memory(r, st, n_ranks));
     if (plan_json) TRY(results_plan(r->w, plan_json, NULL, 0));
-    return results_finish(r->w, !interrupted, complete_p);
+    return results_finish(r->w, 1, complete_p);
 }

@@ -16,15 +16,16 @@ struct record_facts { /* provenance, all text zero-terminated */
 
 struct record; /* opaque */
 
-/* record_open - start or continue --out. prompts and tokenizer stay the caller's. skip_p: [prompts] rows already done. */
-enum status record_open(const struct options *o, const struct setup *s, const struct record_facts *f, const struct prompts *p,
-                        int n, struct tokenizer *t, uint8_t *skip, struct record **r_p);
+/* record_open - start or continue --out. prompts and tokenizer stay the caller's.
+ * skip_p: [prompts] rows already done. */
+enum status record_open(const struct options *o, const struct setup *s, const struct record_facts *f,
+                        const struct prompts *p, int n, struct tokenizer *t, uint8_t *skip, struct record **r_p);
 void record_close(struct record *r);
 /* the sink of decode_role */
 struct run_sink record_sink(struct record *r);
 /* record_finish - per-rank figures, plan, end time, completeness. *complete_p: all rows are there. */
-enum status record_finish(struct record *r, const struct rank_stats *st, int n_ranks, const char *plan_json, const char *osc,
-                          int interrupted, int *complete_p);
+enum status record_finish(struct record *r, const struct rank_stats *st, int n_ranks, const char *plan_json,
+                          const char *osc, int interrupted, int *complete_p);
 int record_committed(const struct record *r);
 
 #endif

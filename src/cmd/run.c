@@ -2,7 +2,6 @@
 #include "pd/run.h"
 
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +16,7 @@
 #include "cmd/facts.h"
 #include "cmd/inject.h"
 #include "cmd/record.h"
+#include "cmd/stop.h"
 
 struct job {
     struct options o;
@@ -40,14 +40,6 @@ struct job {
     struct descriptor *desc;
     int leader, complete;
 };
-
-static volatile int interrupted;
-
-static void on_signal(int sig)
-{
-    (void)sig;
-    interrupted = 1;
-}
 
 static int leader_rank(const struct job *j)
 {
@@ -76,10 +68,11 @@ static enum status take_prompts(struct job *j)
     if (j->o.limit && j->o.limit < j->n) j->n = j->o.limit;
     for (int i = 0; i < j->n; i++) {
         const struct prompts_row *r = prompts_row(j->prompts, (size_t)i);
-        int64_t most = (int64_t)j->s.c.max_position - j->o.max_new - j->s.block;
-        if (r->n_ids > most)
-            return ERR(ST_E_CONFIG, "%s: row %d has %" PRId64 " tokens; with --max-new %d and a block of %d at most %" PRId64 " fit into %d positions; nothing is cut",
-                       j->o.prompts, i, r->n_ids, j->o.max_new, j->s.block, most, j->s.c.max_position);
+        if (r->n_ids > j->s.most_prompt)
+            return ERR(ST_E_CONFIG,
+                       "%s: row %d has %" PRId64 " tokens; with --max-new %d and a block of %d at most %d fit into %d "
+                       "positions; nothing is cut", j->o.prompts, i, r->n_ids, j->o.max_new, j->s.block,
+                       j->s.most_prompt, j->s.c.max_position);
         total += r->n_ids;
     }
     j->offset = mem_alloc((size_t)j->n + 1, sizeof *j->offset, "prompt offsets");
@@ -126,9 +119,10 @@ static enum status open_ops(struct job *j)
     enum ops_act act = j->o.act == OPT_ACT_BF16 ? ACT_BF16 : ACT_FP32;
     if (j->o.device == DEVICE_CUDA) { /* ranks of a host take its devices in turn */
         int n = ops_cuda_devices();
-        return ops_cuda_open(act, n > 1 ? j->w.node_rank % n : 0, &j->ops);
+        return world_agree(&j->w, ops_cuda_open(act, n > 1 ? j->w.node_rank % n : 0, &j->ops));
     }
-    TRY(ops_cpu_open(act, j->o.isa, &j->ops));
+    const char *isa = j->o.isa ? order[j->o.isa - 1] : NULL; /* the option says "auto" first */
+    TRY(world_agree(&j->w, ops_cpu_open(act, isa, &j->ops)));
     int mine = 0, least = 0;
     for (int i = 0; i < 5; i++)
         if (strcmp(order[i], j->ops.isa) == 0) mine = i;
@@ -155,7 +149,7 @@ static void fill_run_config(struct job *j)
         .max_new = j->o.max_new,
         .absorbed_prefill = j->o.mla_prefill == OPT_MLA_ABSORBED,
         .watchdog_s = j->o.watchdog,
-        .interrupted = &interrupted,
+        .interrupted = stop_signal(),
         .kill_rank = j->inj.kill_rank,
         .kill_event = j->inj.kill_event,
     };
@@ -216,13 +210,25 @@ static enum status prepare(struct job *j)
     return ST_OK;
 }
 
+static enum evidence_use evidence_use(const struct job *j)
+{
+    return j->o.resume ? EVIDENCE_ADD : j->o.force_new ? EVIDENCE_REPLACE : EVIDENCE_NEW;
+}
+
+static enum status open_evidence(struct job *j)
+{
+    TRY(world_agree(&j->w, j->leader ? evidence_claim(j->o.evidence, evidence_use(j)) : ST_OK));
+    return world_agree(&j->w, evidence_log(j->o.evidence, j->w.rank, evidence_use(j)));
+}
+
 static enum status open_results(struct job *j)
 {
     enum status st = ST_OK;
     if (j->leader) {
         j->facts.f.isa = j->ops.isa;
         facts_hashes(&j->facts, &j->o, &j->told, j->ckpt, j->draft_ckpt, j->tok, j->prompts, j->n);
-        if (j->o.evidence) st = evidence_write(j->o.evidence, &j->told, &j->plan, &j->facts.f, j->desc, j->w.size);
+        if (j->o.evidence)
+            st = evidence_write(j->o.evidence, evidence_use(j), &j->told, &j->plan, &j->facts.f, j->desc, j->w.size);
         if (st == ST_OK)
             st = record_open(&j->o, &j->told, &j->facts.f, j->prompts, j->n, j->tok, j->skip, &j->rec);
     }
@@ -265,8 +271,9 @@ static enum status leader_end(struct job *j, const struct rank_stats *all)
     print_ranks(all, j->w.size);
     log_info("free at the end: pages and slots of all %d ranks as at the start; orders %lld; start delay at most %lld ticks",
              j->w.size, (long long)all[lead].orders, (long long)all[lead].start_delay_max);
-    TRY(facts_plan_json(&j->o, &j->told, &j->plan, &plan));
-    enum status st = record_finish(j->rec, all, j->w.size, plan, j->s.topo.single ? "none" : transfer_osc(), interrupted, &j->complete);
+    TRY(facts_plan_json(&j->told, &j->plan, &plan));
+    const char *osc = j->s.topo.single ? "none" : transfer_osc(j->rc.transfer.transport);
+    enum status st = record_finish(j->rec, all, j->w.size, plan, osc, *stop_signal() != 0, &j->complete);
     mem_free(plan);
     TRY(st);
     log_info("%s: %d of %d rows, %s", j->o.out, record_committed(j->rec), j->n, j->complete ? "complete" : "not complete");
@@ -284,7 +291,7 @@ static enum status finish(struct job *j, const struct rank_stats *mine)
     if (j->dump && st == ST_OK) st = dump_write(j->dump);
     mem_free(all);
     TRY(world_agree(&j->w, st));
-    int done[2] = {j->complete, interrupted};
+    int done[2] = {j->complete, *stop_signal() != 0};
     TRY(mpi_check(MPI_Bcast(done, 2, MPI_INT, leader_rank(j), j->w.all), "MPI_Bcast"));
     if (done[0]) return ST_OK;
     return done[1] ? ST_E_INTERRUPTED : ST_E_INCOMPLETE;
@@ -303,7 +310,8 @@ static enum status job_body(struct job *j)
     const char *role = prefill ? "prefill" : j->s.topo.single ? "single" : "decode";
     int number = prefill ? j->w.rank : j->w.rank - j->s.topo.n_prefill;
     log_init(role, number, j->o.debug ? LOG_DEBUG : LOG_INFO);
-    if (j->o.evidence) TRY(world_agree(&j->w, evidence_log(j->o.evidence, j->w.rank)));
+    if (j->o.evidence) TRY(open_evidence(j));
+    if (j->leader) stop_speak(j->o.out);
     TRY(facts_start(&j->facts, &j->w, &j->s, &j->o));
     TRY(check_build(j));
     if (!talks && !j->o.debug) log_init(role, number, LOG_WARN);
@@ -349,9 +357,7 @@ enum status cmd_run(int argc, char **argv)
     }
     j->facts.argc = argc;
     j->facts.argv = argv;
-    /* before MPI starts: a signal during start-up must not kill the job */
-    signal(SIGUSR1, on_signal);
-    signal(SIGTERM, on_signal);
+    stop_watch();
     st = world_start(NULL, NULL, &j->w);
     if (st == ST_OK) {
         st = job_body(j);

@@ -8,23 +8,30 @@ enum status setup_configs(const struct options *o, struct setup *s_p)
     struct group prefill, decode;
     memset(&s, 0, sizeof s);
     TRY(options_spec(o, &s.dflash));
-    TRY(group_parse(o->prefill, "--prefill", &prefill));
-    TRY(group_parse(o->decode, "--decode", &decode));
+    TRY(group_parse(o->prefill, "prefill", &prefill));
+    TRY(group_parse(o->decode, "decode", &decode));
     TRY(config_load(o->model, &s.c));
     if (s.dflash) TRY(draft_config_load(o->draft, &s.c, &s.d));
     s.block = s.dflash ? s.d.block : 1;
     if (o->block) {
-        if (!s.dflash) return ERR(ST_E_CONFIG, "--block %d has no meaning with --spec none", o->block);
         if (o->block < 2 || o->block > s.d.block)
-            return ERR(ST_E_CONFIG, "--block %d: the draft was trained with block_size %d; choose 2 to %d", o->block, s.d.block, s.d.block);
+            return ERR(ST_E_CONFIG, "--block %d: the draft was trained with block_size %d; choose 2 to %d", o->block,
+                       s.d.block, s.d.block);
         s.block = o->block;
     }
+    int64_t most = (int64_t)s.c.max_position - o->max_new - s.block;
+    if (most < 1)
+        return ERR(ST_E_CONFIG,
+                   "--max-new %d: with a block of %d the model's %d positions leave no room for a prompt; ask for less",
+                   o->max_new, s.block, s.c.max_position);
+    s.most_prompt = (int)most;
     TRY(topology_make(&s.c, s.dflash ? &s.d : NULL, &prefill, &decode, o->single, &s.topo));
     *s_p = s;
     return ST_OK;
 }
 
-void setup_plan_options(const struct options *o, const struct setup *s, int max_prompt, int requests, struct plan_options *p_p)
+void setup_plan_options(const struct options *o, const struct setup *s, int max_prompt, int requests,
+                        struct plan_options *p_p)
 {
     int concurrency = o->concurrency < requests ? o->concurrency : requests > 0 ? requests : 1;
     int slots = o->slots ? o->slots : o->concurrency < 8 ? o->concurrency : 8;

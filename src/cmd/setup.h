@@ -11,12 +11,14 @@ struct setup {
     struct draft_config d; /* when dflash */
     int dflash;
     int block;             /* verify rows; 1 without speculation */
+    int most_prompt;       /* longest prompt that fits into the model's positions with --max-new and a block, tokens */
     struct topology topo;
 };
 
 /* setup_configs - read and check config files, parse and complete the topology, fix the block size. */
 enum status setup_configs(const struct options *o, struct setup *s_p);
 /* setup_plan_options - sizes that follow from the options and the longest prompt; requests: prompts of the run. */
-void setup_plan_options(const struct options *o, const struct setup *s, int max_prompt, int requests, struct plan_options *p_p);
+void setup_plan_options(const struct options *o, const struct setup *s, int max_prompt, int requests,
+                        struct plan_options *p_p);
 
 #endif

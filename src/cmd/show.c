@@ -12,7 +12,8 @@ static enum status open_report(enum command cmd, int argc, char **argv, struct o
     int n = 0;
     TRY(options_parse(cmd, argc, argv, o, pos, 1, &n, help_p));
     if (*help_p) return ST_OK;
-    if (n != 1) return ERR(ST_E_USAGE, "name the results file: pdflash %s results.h5", cmd == CMD_SHOW ? "show" : "grade");
+    if (n != 1)
+        return ERR(ST_E_USAGE, "name the results file: pdflash %s results.h5", cmd == CMD_SHOW ? "show" : "grade");
     TRY(results_load(pos[0], r_p));
     enum status st = report_make(*r_p, p_p);
     if (st != ST_OK) results_free(*r_p);

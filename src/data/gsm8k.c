@@ -218,7 +218,8 @@ enum status gsm8k_grade(const char *reply, size_t n, const char *gold, struct gs
         st = gsm8k_extract((enum gsm8k_rule)r, reply, n, &g.extracted[r]);
         if (st == ST_OK) st = gsm8k_reference((enum gsm8k_rule)r, gold, n_gold, &want);
         if (st == ST_OK)
-            g.correct[r] = final.n > 0 && strcmp(g.extracted[r], GSM8K_INVALID) != 0 && strcmp(g.extracted[r], want) == 0;
+            g.correct[r] =
+                final.n > 0 && strcmp(g.extracted[r], GSM8K_INVALID) != 0 && strcmp(g.extracted[r], want) == 0;
         mem_free(want);
     }
     if (st == ST_OK)

@@ -1,7 +1,7 @@
 /* h5 - thin helpers over HDF5: files, attributes, number arrays, UTF-8 strings, tables of structs.
  *
- * This module alone knows hdf5.h (h5_priv.h includes it for h5.c and h5_data.c). Every function returns enum status; HDF5's own
- * error stack is silent and its last line is folded into our message.
+ * This module alone knows hdf5.h (h5_priv.h includes it for h5.c and h5_data.c). Every function returns enum status;
+ * HDF5's own error stack is silent and its last line is folded into our message.
  *
  * Files opened for reading are read in place. A file being written lives in memory and reaches the disk only
  * by h5_flush, which writes PATH.tmp, fsyncs it and renames it over PATH: whoever looks at PATH, at any

@@ -55,7 +55,8 @@ static enum status set_make(struct h5 *f, const char *name, hid_t type, int rank
                             int64_t chunk, const void *data, hid_t mtype)
 {
     if (h5_exists(f, name)) return ERR(ST_E_RANGE, "%s: dataset %s exists already", f->path, name);
-    if (rank < 0 || rank > H5_MAX_RANK) return ERR(ST_E_RANGE, "%s: %s: rank %d, at most %d", f->path, name, rank, H5_MAX_RANK);
+    if (rank < 0 || rank > H5_MAX_RANK)
+        return ERR(ST_E_RANGE, "%s: %s: rank %d, at most %d", f->path, name, rank, H5_MAX_RANK);
     hsize_t now[H5_MAX_RANK] = {0}, most[H5_MAX_RANK] = {0}, piece[H5_MAX_RANK] = {0};
     for (int i = 0; i < rank; i++) {
         if (dim[i] < 0) return ERR(ST_E_RANGE, "%s: %s: dimension %d is %lld", f->path, name, i, (long long)dim[i]);
@@ -314,7 +315,9 @@ static hid_t table_type(const struct h5_table *t, int packed)
     for (int i = 0; i < t->n_fields && id >= 0; i++) {
         const struct h5_field *x = &t->field[i];
         int is_str = x->kind == H5_KIND_STR;
-        hid_t m = is_str ? h5_string_type(x->size, H5T_CSET_UTF8) : packed ? h5_file_type(x->kind) : h5_mem_type(x->kind);
+        hid_t m = is_str   ? h5_string_type(x->size, H5T_CSET_UTF8)
+                  : packed ? h5_file_type(x->kind)
+                           : h5_mem_type(x->kind);
         herr_t rc = m < 0 ? -1 : H5Tinsert(id, x->name, packed ? at : x->offset, m);
         if (is_str) h5_drop(m);
         at += is_str ? x->size : h5_kind_bytes(x->kind);

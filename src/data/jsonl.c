@@ -50,6 +50,9 @@ static enum status member(const char *path, int64_t line, const json_t *o, const
     if (!v) return ERR(ST_E_FORMAT, "%s:%lld: no key \"%s\"", path, (long long)line, key);
     if (!json_is_string(v)) return ERR(ST_E_FORMAT, "%s:%lld: \"%s\" is not text", path, (long long)line, key);
     const char *s = json_string_value(v);
+    if (strlen(s) != json_string_length(v))
+        return ERR(ST_E_FORMAT, "%s:%lld: \"%s\" contains a zero character (\\u0000), which text cannot; remove it",
+                   path, (long long)line, key);
     if (s[strspn(s, " \t\r\n")] == 0) return ERR(ST_E_FORMAT, "%s:%lld: \"%s\" is empty", path, (long long)line, key);
     *s_p = s;
     return ST_OK;
@@ -60,8 +63,9 @@ static enum status parse_line(const char *path, int64_t line, const char *s, siz
     size_t bad = utf8_bad_at(s, n);
     if (bad != n) return ERR(ST_E_FORMAT, "%s:%lld: not UTF-8 at byte %zu", path, (long long)line, bad);
     json_error_t e;
-    json_t *o = json_loadb(s, n, JSON_REJECT_DUPLICATES, &e);
-    if (!o) return ERR(ST_E_FORMAT, "%s:%lld: not a JSON object: %s (byte %d)", path, (long long)line, e.text, e.position);
+    json_t *o = json_loadb(s, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
+    if (!o)
+        return ERR(ST_E_FORMAT, "%s:%lld: not a JSON object: %s (byte %d)", path, (long long)line, e.text, e.position);
     enum status st = ST_OK;
     const char *q = NULL, *a = NULL;
     char *truth = NULL;
@@ -70,7 +74,8 @@ static enum status parse_line(const char *path, int64_t line, const char *s, siz
     if (st == ST_OK) st = member(path, line, o, "answer", &a);
     if (st == ST_OK) st = gsm8k_extract(GSM8K_OPENAI, a, strlen(a), &truth);
     if (st == ST_OK && strcmp(truth, GSM8K_INVALID) == 0)
-        st = ERR(ST_E_FORMAT, "%s:%lld: \"answer\" has no final '#### N', so it cannot be graded", path, (long long)line);
+        st = ERR(ST_E_FORMAT, "%s:%lld: \"answer\" has no final '#### N', so it cannot be graded", path,
+                 (long long)line);
     if (st == ST_OK) {
         row->question = mem_strdup(q);
         row->answer = mem_strdup(a);
@@ -110,7 +115,8 @@ static enum status warn_duplicates(const char *path, struct jsonl *j)
             break;
         }
     if (j->duplicates > WARN_AT_MOST)
-        log_warn("%s: %lld repeated questions in all, the first %d are named", path, (long long)j->duplicates, WARN_AT_MOST);
+        log_warn("%s: %lld repeated questions in all, the first %d are named", path, (long long)j->duplicates,
+                 WARN_AT_MOST);
     mem_free(v);
     return ST_OK;
 }

@@ -2,8 +2,8 @@
  *
  * Tolerated: a UTF-8 byte order mark, CRLF, no final newline, blank lines, further keys. Refused with
  * FILE:LINE and the reason: what is not one JSON object, a missing, empty or non-text key, a duplicate key,
- * invalid UTF-8, an answer without "#### N", a compressed file, a file without rows. A question that occurs
- * twice is kept and warned about with both row numbers. Local. */
+ * invalid UTF-8, a zero character, an answer without "#### N", a compressed file, a file without rows. A question that
+ * occurs twice is kept and warned about with both row numbers. Local. */
 #ifndef PDFLASH_DATA_JSONL_H
 #define PDFLASH_DATA_JSONL_H
 

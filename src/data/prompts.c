@@ -1,6 +1,7 @@
 #include "data/prompts.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/hash.h"
@@ -105,6 +106,8 @@ enum status prompts_write(const char *path, int overwrite, const struct prompts_
 {
     if (n == 0) return ERR(ST_E_RANGE, "%s: no rows to write", path);
     struct h5 *f;
+    if (!overwrite && access(path, F_OK) == 0)
+        return ERR(ST_E_FILE, "%s: exists; replace it with --force, or name another file", path);
     TRY(h5_create(path, overwrite, &f));
     enum status st = write_meta(f, meta, n);
     if (st == ST_OK) st = make_sets(f);
@@ -161,8 +164,8 @@ static enum status read_sets(const struct h5 *f, struct prompts *p)
                 {"/tokens/offsets", p->n_offset, p->n + 1}};
     for (size_t i = 0; i < sizeof size / sizeof size[0]; i++)
         if (size[i].n != size[i].want)
-            return ERR(ST_E_FORMAT, "%s: %s has %zu elements, wanted %zu (rows is %zu)", p->path, size[i].name, size[i].n,
-                       size[i].want, p->n);
+            return ERR(ST_E_FORMAT, "%s: %s has %zu elements, wanted %zu (rows is %zu)", p->path, size[i].name,
+                       size[i].n, size[i].want, p->n);
     return ST_OK;
 }
 
@@ -183,8 +186,8 @@ static enum status bind_row(struct prompts *p, size_t i)
             return ERR(ST_E_FORMAT, "%s: /tokens/flat: row %zu: token %lld is %d", p->path, i, (long long)k, r->id[k]);
     row_sha256(r->question, r->gold, r->sha256);
     if (strcmp(r->sha256, p->sha[i]) != 0)
-        return ERR(ST_E_FORMAT, "%s: /row/sha256: row %zu is %.16s..., its text gives %.16s...; the file was changed", p->path,
-                   i, p->sha[i], r->sha256);
+        return ERR(ST_E_FORMAT, "%s: /row/sha256: row %zu is %.16s..., its text gives %.16s...; the file was changed",
+                   p->path, i, p->sha[i], r->sha256);
     return ST_OK;
 }
 
@@ -267,7 +270,8 @@ enum status prompts_match(const struct prompts *p, const struct prompts_meta *wa
     for (int i = 0; i < N_TEXT; i++) {
         const char *w = *text_of(want, i), *have = *text_of(&p->meta, i);
         if (w && strcmp(w, have) != 0)
-            return ERR(ST_E_CONFIG, "%s: %s is '%s', wanted '%s'; make the prompts again", p->path, text_field[i].name, have, w);
+            return ERR(ST_E_CONFIG, "%s: %s is '%s', wanted '%s'; make the prompts again", p->path, text_field[i].name,
+                       have, w);
     }
     if (want->shots >= 0 && want->shots != p->meta.shots)
         return ERR(ST_E_CONFIG, "%s: shots is %lld, wanted %lld; make the prompts again", p->path,

@@ -165,3 +165,18 @@ double report_accept_at(const struct report *p, int i)
     for (int32_t b = i + 1; b < p->n_bins; b++) n += p->histogram[b];
     return p->steps > 0 ? (double)n / (double)p->steps : NAN;
 }
+
+static const char *attempt_attr(const struct report *p, int32_t i, const char *name)
+{
+    char key[64];
+    const char *s = results_attr_str(p->results, results_attempt_key(i, name, key, sizeof key));
+    return s && s[0] ? s : "not recorded";
+}
+
+int report_attempt(const struct report *p, int32_t i, struct report_attempt *a_p)
+{
+    if (i < 1 || i > p->results->attempt || i > REPORT_ATTEMPTS) return 0;
+    *a_p = (struct report_attempt){0, attempt_attr(p, i, "topology"), attempt_attr(p, i, "run_id")};
+    for (size_t k = 0; k < p->results->n; k++) a_p->rows += p->results->row[k].attempt == i;
+    return 1;
+}

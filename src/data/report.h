@@ -41,7 +41,7 @@ struct report {
     int64_t bytes[RESULT_COMP_N], puts[RESULT_COMP_N];
     double transfer_s[RESULT_COMP_N];   /* sum over requests; NaN when never measured */
     struct report_phase phase[REPORT_PHASES];
-    const char *spec, *topology, *config_hash; /* "" when the file does not say */
+    const char *spec, *topology, *config_hash; /* of the latest attempt; "" when the file does not say */
     int is_failed_run;                  /* no row committed */
     const struct results *results;      /* must outlive the report */
 };
@@ -50,6 +50,11 @@ struct report {
 enum status report_make(const struct results *r, struct report *p_p);
 /* report_accept_at - share of steps with accepted >= i + 1; NaN without steps. i < n_bins - 1. */
 double report_accept_at(const struct report *p, int i);
+/* report_attempt - committed rows of attempt i (1 ..), its topology and run id ("not recorded" when the file does not
+ * say); 0 past the last attempt that is listed (the first REPORT_ATTEMPTS are). */
+enum { REPORT_ATTEMPTS = 1000 };
+struct report_attempt { int64_t rows; const char *topology, *run_id; };
+int report_attempt(const struct report *p, int32_t i, struct report_attempt *a_p);
 /* report_text - the summary for a person. */
 void report_text(const struct report *p, FILE *out);
 /* report_json - the summary as one JSON object; *text_p is allocated (mem_free). ST_E_NOMEM. */

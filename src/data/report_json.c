@@ -119,6 +119,21 @@ static json_t *phases(const struct report *p, int *bad)
     return o;
 }
 
+static json_t *attempts(const struct report *p, int *bad)
+{
+    json_t *list = json_array();
+    struct report_attempt a;
+    for (int32_t i = 1; report_attempt(p, i, &a); i++) {
+        json_t *o = json_object();
+        put(o, "attempt", json_integer(i), bad);
+        put(o, "rows", json_integer(a.rows), bad);
+        put(o, "topology", json_string(a.topology), bad);
+        put(o, "run_id", json_string(a.run_id), bad);
+        push(list, o, bad);
+    }
+    return list;
+}
+
 /* the documented keys, in the documented order */
 static void put_documented(json_t *o, const struct report *p, int *bad)
 {
@@ -150,6 +165,7 @@ enum status report_json(const struct report *p, char **text_p)
     put(o, "complete", json_boolean(p->results->complete), &bad);
     put(o, "failed_run", json_boolean(p->is_failed_run), &bad);
     put(o, "attempt", json_integer(p->results->attempt), &bad);
+    put(o, "attempts", attempts(p, &bad), &bad);
     put(o, "accuracy", accuracy(p, &bad), &bad);
     put(o, "prompt_tokens", json_integer(p->prompt_tokens), &bad);
     put(o, "steps", json_integer(p->steps), &bad);

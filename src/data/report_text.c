@@ -25,12 +25,13 @@ static void rates(const struct report *p, FILE *out)
         double low, high;
         gsm8k_wilson(p->correct[g], p->questions, &low, &high);
         fprintf(out, "  %-18s %lld of %lld all questions = %.2f %% (95 %% Wilson %.2f to %.2f %%)",
-                gsm8k_rule_name((enum gsm8k_rule)g), (long long)p->correct[g], (long long)p->questions, 100 * (double)p->correct[g] / (double)p->questions,
-                100 * low, 100 * high);
+                gsm8k_rule_name((enum gsm8k_rule)g), (long long)p->correct[g], (long long)p->questions,
+                100 * (double)p->correct[g] / (double)p->questions, 100 * low, 100 * high);
         gsm8k_wilson(p->correct_completed[g], p->completed, &low, &high);
         if (p->completed > 0)
             fprintf(out, "; %lld of %lld completed = %.2f %% (%.2f to %.2f %%)\n", (long long)p->correct_completed[g],
-                    (long long)p->completed, 100 * (double)p->correct_completed[g] / (double)p->completed, 100 * low, 100 * high);
+                    (long long)p->completed, 100 * (double)p->correct_completed[g] / (double)p->completed, 100 * low,
+                    100 * high);
         else
             fprintf(out, "; none completed\n");
     }
@@ -39,16 +40,17 @@ static void rates(const struct report *p, FILE *out)
 static void acceptance(const struct report *p, FILE *out)
 {
     fprintf(out, "acceptance (%s): %lld verify steps, %lld drafts proposed, %lld accepted, %lld tokens emitted\n",
-            p->spec[0] ? p->spec : "spec not recorded", (long long)p->steps, (long long)p->proposed, (long long)p->accepted,
-            (long long)p->emitted);
-    plain(out, "tau", p->accept_length, "tokens a step: sum(accepted + 1) / steps before clipping, first token excluded");
+            p->spec[0] ? p->spec : "spec not recorded", (long long)p->steps, (long long)p->proposed,
+            (long long)p->accepted, (long long)p->emitted);
+    plain(out, "tau", p->accept_length,
+          "tokens a step: sum(accepted + 1) / steps before clipping, first token excluded");
     plain(out, "tau, mean over requests", p->accept_length_request_mean, "");
     plain(out, "emitted per step", p->emitted_per_step, "tokens, after clipping at EOS and budget");
     if (p->steps == 0) return;
     fprintf(out, "  accepted: steps, share; share of steps that accept at least as many\n");
     for (int32_t b = 0; b < p->n_bins; b++)
-        fprintf(out, "  %8d: %8lld %7.4f %7.4f\n", b, (long long)p->histogram[b], (double)p->histogram[b] / (double)p->steps,
-                b == 0 ? 1.0 : report_accept_at(p, b - 1));
+        fprintf(out, "  %8d: %8lld %7.4f %7.4f\n", b, (long long)p->histogram[b],
+                (double)p->histogram[b] / (double)p->steps, b == 0 ? 1.0 : report_accept_at(p, b - 1));
 }
 
 static void transfers(const struct report *p, FILE *out)
@@ -79,8 +81,8 @@ static void memory(const struct report *p, FILE *out)
         fprintf(out, "memory: not measured\n");
         return;
     }
-    fprintf(out, "memory, bytes (- = none or not measured)\n  %5s %-8s %-16s %14s %14s %14s %14s %14s\n", "rank", "role", "host",
-            "host peak", "weights", "state", "windows", "device");
+    fprintf(out, "memory, bytes (- = none or not measured)\n  %5s %-8s %-16s %14s %14s %14s %14s %14s\n", "rank",
+            "role", "host", "host peak", "weights", "state", "windows", "device");
     for (size_t i = 0; i < r->n_memory; i++) {
         const struct result_memory *m = &r->memory[i];
         fprintf(out, "  %5d %-8s %-16s", m->rank, m->role, m->host);
@@ -106,7 +108,8 @@ static void times(const struct report *p, FILE *out)
         if (f->n == 0)
             fprintf(out, "  %-12s not measured\n", f->name);
         else
-            fprintf(out, "  %-12s %6lld  %10.6f s %10.6f s %10.6f s\n", f->name, (long long)f->n, f->mean, f->p50, f->max);
+            fprintf(out, "  %-12s %6lld  %10.6f s %10.6f s %10.6f s\n", f->name, (long long)f->n, f->mean, f->p50,
+                    f->max);
     }
 }
 
@@ -118,10 +121,19 @@ static void head(const struct report *p, FILE *out)
             (long long)p->missing, p->results->complete ? "complete" : "not complete", p->results->attempt);
 }
 
+/* worth a line each when there were several: their topologies may differ */
+static void attempts(const struct report *p, FILE *out)
+{
+    struct report_attempt a;
+    for (int32_t i = 1; p->results->attempt > 1 && report_attempt(p, i, &a); i++)
+        fprintf(out, "  attempt %d: %lld rows, topology %s, run %s\n", i, (long long)a.rows, a.topology, a.run_id);
+}
+
 void report_text(const struct report *p, FILE *out)
 {
     head(p, out);
     fprintf(out, "config %s, topology %s\n", p->config_hash, p->topology[0] ? p->topology : "not recorded");
+    attempts(p, out);
     fprintf(out, "tokens: %lld prompt, %lld output\n", (long long)p->prompt_tokens, (long long)p->output_tokens);
     fprintf(out, "correct\n");
     rates(p, out);
@@ -139,8 +151,8 @@ static void list_rows(const struct report *p, FILE *out, enum result_stop stop, 
         const struct result_row *row = &r->row[i];
         if (row->stop != stop) continue;
         if (n++ == 0) fprintf(out, "%s\n", title);
-        fprintf(out, "  %6lld  %d output tokens, attempt %d%s%s\n", (long long)row->index, row->output_tokens, row->attempt,
-                row->error && row->error[0] ? ": " : "", row->error ? row->error : "");
+        fprintf(out, "  %6lld  %d output tokens, attempt %d%s%s\n", (long long)row->index, row->output_tokens,
+                row->attempt, row->error && row->error[0] ? ": " : "", row->error ? row->error : "");
     }
 }
 
@@ -172,7 +184,8 @@ static void list_disagreements(const struct report *p, FILE *out)
         if (n++ == 0) fprintf(out, "rules disagree (+ right, - wrong): question, what each rule read\n");
         fprintf(out, "  %6lld", (long long)r->row[i].index);
         for (int k = 0; k < GSM8K_N; k++)
-            fprintf(out, "  %s %c%.24s", gsm8k_rule_name((enum gsm8k_rule)k), g->correct[k] == 1 ? '+' : '-', g->extracted[k]);
+            fprintf(out, "  %s %c%.24s", gsm8k_rule_name((enum gsm8k_rule)k), g->correct[k] == 1 ? '+' : '-',
+                    g->extracted[k]);
         fputc('\n', out);
     }
 }

@@ -1,5 +1,6 @@
 #include "data/results.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -44,6 +45,51 @@ static enum status same_setup(const char *path, const char *hash, int64_t questi
     if (block != want->block)
         return ERR(ST_E_CONFIG, "%s: made with block %d, this run has %d", path, block, want->block);
     return ST_OK;
+}
+
+enum { DIFFERENCES = 768 };
+
+static void differs(char text[DIFFERENCES], const char *name, const char *there, const char *here)
+{
+    size_t n = strlen(text);
+    if (strcmp(there, here) != 0)
+        snprintf(text + n, DIFFERENCES - n, "%s%s is %s in the file and %s now", n ? "; " : "", name, there, here);
+}
+
+static void number_differs(char text[DIFFERENCES], const char *name, int64_t there, int64_t here)
+{
+    char a[24], b[24];
+    snprintf(a, sizeof a, "%lld", (long long)there);
+    snprintf(b, sizeof b, "%lld", (long long)here);
+    differs(text, name, a, b);
+}
+
+/* under another hash: what differs, as far as the file says */
+static enum status differences(const struct results_store *s, const struct results_setup *want, char text[DIFFERENCES])
+{
+    text[0] = 0;
+    for (size_t i = 0; i < want->n_identity; i++) {
+        const struct results_identity *d = &want->identity[i];
+        char *there;
+        if (!h5_has_attr(s->f, "/", d->key)) continue;
+        TRY(h5_get_str(s->f, "/", d->key, &there));
+        differs(text, d->name, there, d->value);
+        mem_free(there);
+    }
+    number_differs(text, "the number of questions (--limit)", s->questions, want->questions);
+    number_differs(text, "--block", s->block, want->block);
+    return ST_OK;
+}
+
+static enum status same_as_file(const char *path, const struct results_store *s, const struct results_setup *want)
+{
+    char text[DIFFERENCES] = "";
+    if (strcmp(s->config_hash, want->config_hash) != 0) TRY(differences(s, want, text));
+    if (!text[0]) return same_setup(path, s->config_hash, s->questions, s->block, want);
+    return ERR(ST_E_CONFIG,
+               "%s: made under another configuration: %s; use the same options and files, name another file, or "
+               "--force-new to start over",
+               path, text);
 }
 
 static enum status on_run(void *ctx, const struct results_setup *u, int32_t attempt)
@@ -140,7 +186,7 @@ static enum status on_same_run(void *ctx, const struct results_setup *u, int32_t
     struct rebuild *b = ctx;
     (void)attempt;
     return same_setup(b->path, u->config_hash, u->questions, u->block,
-                      &(struct results_setup){b->s->config_hash, b->s->questions, b->s->block});
+                      &(struct results_setup){b->s->config_hash, b->s->questions, b->s->block, NULL, 0});
 }
 
 static enum status journal_attrs(struct results_writer *w, const struct results *r)
@@ -165,7 +211,8 @@ static enum status journal_from_file(struct results_writer *w)
     enum status st = results_journal_add(&w->journal, results_json_run(&w->store));
     if (st == ST_OK) st = journal_attrs(w, r);
     if (st == ST_OK && r->plan) st = results_journal_add(&w->journal, results_json_plan(r->plan, NULL, 0));
-    for (size_t i = 0; i < r->n && st == ST_OK; i++) st = results_journal_add(&w->journal, results_json_row(&r->row[i]));
+    for (size_t i = 0; i < r->n && st == ST_OK; i++)
+        st = results_journal_add(&w->journal, results_json_row(&r->row[i]));
     if (st == ST_OK && r->n_memory) st = results_journal_add(&w->journal, results_json_memory(r->memory, r->n_memory));
     results_free(r);
     return st;
@@ -190,7 +237,7 @@ static enum status resume(struct results_writer *w, const struct results_setup *
     } else {
         return st;
     }
-    TRY(same_setup(w->path, w->store.config_hash, w->store.questions, w->store.block, setup));
+    TRY(same_as_file(w->path, &w->store, setup));
     if (lines == 0) {
         TRY(journal_from_file(w));
     } else {
@@ -273,10 +320,17 @@ int32_t results_attempt(const struct results_writer *w)
     return w->store.attempt;
 }
 
+const char *results_attempt_key(int32_t attempt, const char *name, char *buf, size_t n)
+{
+    snprintf(buf, n, "attempt_%d_%s", attempt, name);
+    return buf;
+}
+
 int results_done(const struct results_writer *w, int64_t index)
 {
     const struct results_store *s = &w->store;
-    return index >= 0 && index < s->questions && s->slot[index] >= 0 && results_is_done((enum result_stop)s->stop[index]);
+    return index >= 0 && index < s->questions && s->slot[index] >= 0 &&
+           results_is_done((enum result_stop)s->stop[index]);
 }
 
 int64_t results_done_count(const struct results_writer *w)
@@ -301,7 +355,8 @@ static enum status clean_attrs(const struct result_attr *a, size_t n, struct res
     for (size_t i = 0; i < n; i++) {
         TRY(results_key_ok(a[i].key));
         if (a[i].kind != H5_KIND_STR && a[i].kind != H5_KIND_I64 && a[i].kind != H5_KIND_F64)
-            return ERR(ST_E_RANGE, "attribute %s: kind %d is neither text, int64 nor float64", a[i].key, (int)a[i].kind);
+            return ERR(ST_E_RANGE, "attribute %s: kind %d is neither text, int64 nor float64", a[i].key,
+                       (int)a[i].kind);
     }
     struct result_attr *c = mem_alloc(n, sizeof *c, "attributes");
     if (!c) return ST_E_NOMEM;

@@ -13,7 +13,9 @@
  *   /grading/verdict       table: index and 0/1 under each rule; /grading/<rule>_extracted UTF-8 [rows]
  *   /plan                  UTF-8 [0 or 1]: the plan as JSON; attributes from the caller
  * Root attributes: schema "pdflash-results", schema_version, config_hash, questions, block, attempt, complete,
- * and whatever the caller sets (spec, topology, command_line, ...).
+ * and whatever the caller sets (spec, topology, command_line, ...). Attributes set again by a later attempt describe
+ * that one, like /plan and /memory; what must be known of every attempt is set under a key of its own
+ * (results_attempt_key: attempt_1_topology, ...). A row's `attempt` says which one made it.
  *
  * One writer. A row goes first to the journal PATH.jsonl (one JSON object a line, fsynced), then as payload
  * into the tables, then its `committed` is set to 1, then the file is published atomically (h5_flush). So a
@@ -33,7 +35,8 @@
 
 enum { RESULTS_SCHEMA = 1 };
 
-/* EOS: complete. LENGTH: cut by --max-new. FAILED: this request went wrong. ABORTED: given up (stop, fault elsewhere) */
+/* EOS: complete. LENGTH: cut by --max-new. FAILED: this request went wrong. ABORTED: given up (stop, fault
+ * elsewhere) */
 enum result_stop { RESULT_EOS, RESULT_LENGTH, RESULT_FAILED, RESULT_ABORTED, RESULT_STOP_N };
 /* what a transfer moved */
 enum result_component { RESULT_MLA, RESULT_KDA, RESULT_CONV, RESULT_DRAFT, RESULT_AUX, RESULT_COMP_N };
@@ -104,25 +107,35 @@ enum results_mode {
     RESULTS_RESUME, /* continue under the same config hash; start new when there is nothing to continue */
     RESULTS_FORCE   /* replace whatever is there */
 };
+struct results_identity { /* one thing that config_hash covers and a root attribute records */
+    const char *key;         /* the attribute, text */
+    const char *name;        /* for the message: the option */
+    const char *value;       /* of this run */
+};
 struct results_setup {
     const char *config_hash; /* identity of model, draft, prompts and every option that changes tokens */
     int64_t questions;       /* rows of a complete run; denominator of accuracy */
     int32_t block;           /* bins of the histogram = largest proposed + 1; 1 with --spec none */
+    const struct results_identity *identity; /* [n_identity] what a refused resume compares to say what differs */
+    size_t n_identity;
 };
 struct results_writer; /* opaque */
 
 /* results_open - start or continue a file; on success PATH exists and is readable.
- * Resume: another config hash, questions or block is refused naming both values (ST_E_CONFIG); rows that
- * only the journal has are added; if HDF5 cannot open PATH it is rebuilt from the journal (warned).
+ * Resume: another config hash, questions or block is refused naming what differs and both values (ST_E_CONFIG);
+ * rows that only the journal has are added; if HDF5 cannot open PATH it is rebuilt from the journal (warned).
  * The attempt number is 1, and one more with each resume; `complete` becomes 0.
  * Returns ST_OK, ST_E_FILE (exists, locked), ST_E_CONFIG, ST_E_FORMAT, ST_E_IO, ST_E_HDF5. */
 enum status results_open(const char *path, enum results_mode mode, const struct results_setup *setup,
                          struct results_writer **w_p);
 int32_t results_attempt(const struct results_writer *w);
+/* results_attempt_key - "attempt_N_NAME", the key of an attribute of one attempt; returns buf. */
+const char *results_attempt_key(int32_t attempt, const char *name, char *buf, size_t n);
 /* results_done - 1 when a committed row of this index ended by EOS or length, i.e. resume skips it. */
 int results_done(const struct results_writer *w, int64_t index);
 int64_t results_done_count(const struct results_writer *w);
-/* results_attrs - set root attributes; text that is not UTF-8 is repaired as in rows; durable with the next append or finish. */
+/* results_attrs - set root attributes; text that is not UTF-8 is repaired as in rows; durable with the next append
+ * or finish. */
 enum status results_attrs(struct results_writer *w, const struct result_attr *a, size_t n);
 /* results_plan - the plan as JSON text, and attributes of /plan (a may be NULL when n is 0); replaces a former
  * plan; durable with the next append or finish. */

@@ -31,7 +31,8 @@ enum status results_journal_open(const char *path, struct results_journal *j_p)
         st = ERR(ST_E_FILE, "%s: cannot open: %s", j.path, strerror(errno));
     } else if (flock(j.fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno == EWOULDBLOCK)
-            st = ERR(ST_E_FILE, "%s: another process is writing these results; wait for it or name another file", j.path);
+            st = ERR(ST_E_FILE, "%s: another process is writing these results; wait for it or name another file",
+                     j.path);
         else /* some network file systems have no locks */
             log_warn("%s: cannot lock (%s); take care that no other process writes it", j.path, strerror(errno));
     }

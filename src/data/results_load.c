@@ -74,7 +74,8 @@ static enum status raw_read(const struct h5 *f, struct raw *w)
 static enum status size_is(const struct raw *w, const char *name, size_t n, size_t want)
 {
     if (n == want) return ST_OK;
-    return ERR(ST_E_FORMAT, "%s: %s has %zu elements, wanted %zu (/requests has %zu rows)", h5_path(w->f), name, n, want, w->n);
+    return ERR(ST_E_FORMAT, "%s: %s has %zu elements, wanted %zu (/requests has %zu rows)", h5_path(w->f), name, n,
+               want, w->n);
 }
 
 static enum status offsets_ok(const struct raw *w, const char *name, const int64_t *at, size_t n_flat)
@@ -117,7 +118,8 @@ static enum status make_row(struct raw *w, size_t i, struct result_row *row)
 {
     const struct results_request *q = &w->request[i];
     int stop = results_stop_parse(q->stop_reason, sizeof q->stop_reason);
-    int64_t t0 = w->token_end[i], n = w->token_end[i + 1] - t0, r0 = w->round_end[i], n_rounds = w->round_end[i + 1] - r0;
+    int64_t t0 = w->token_end[i], n = w->token_end[i + 1] - t0, r0 = w->round_end[i],
+            n_rounds = w->round_end[i + 1] - r0;
     if (stop < 0 || n != q->output_tokens || n_rounds > INT32_MAX || w->times[i].index != q->index ||
         w->verdict[i].index != q->index)
         return ERR(ST_E_FORMAT,
@@ -186,7 +188,8 @@ static enum status read_root(const struct h5 *f, struct results *r)
     TRY(st);
     TRY(h5_get_int(f, "/", "schema_version", &version));
     if (version != RESULTS_SCHEMA)
-        return ERR(ST_E_FORMAT, "%s: schema_version is %lld, this program reads %d", h5_path(f), (long long)version, RESULTS_SCHEMA);
+        return ERR(ST_E_FORMAT, "%s: schema_version is %lld, this program reads %d", h5_path(f), (long long)version,
+                   RESULTS_SCHEMA);
     TRY(h5_get_int(f, "/", "questions", &r->questions));
     TRY(h5_get_int(f, "/", "block", &block));
     TRY(h5_get_int(f, "/", "attempt", &attempt));

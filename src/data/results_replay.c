@@ -161,8 +161,8 @@ static enum status take_run(const struct where *at, const json_t *o, const struc
     TRY(get_str(at, o, "schema", &schema));
     TRY(get_int(at, o, "schema_version", INT64_MIN, INT64_MAX, &version));
     if (strcmp(schema, RESULTS_SCHEMA_NAME) != 0 || version != RESULTS_SCHEMA)
-        return ERR(ST_E_FORMAT, "%s:%lld: schema '%s' version %lld, wanted '%s' version %d", at->path, (long long)at->line,
-                   schema, (long long)version, RESULTS_SCHEMA_NAME, RESULTS_SCHEMA);
+        return ERR(ST_E_FORMAT, "%s:%lld: schema '%s' version %lld, wanted '%s' version %d", at->path,
+                   (long long)at->line, schema, (long long)version, RESULTS_SCHEMA_NAME, RESULTS_SCHEMA);
     TRY(get_i32(at, o, "attempt", &attempt));
     TRY(get_str(at, o, "config_hash", &u.config_hash));
     TRY(get_int(at, o, "questions", 1, INT64_MAX, &u.questions));

@@ -75,7 +75,8 @@ static enum status check_round(const char *where, int64_t index, const struct re
     if (r->emitted < 0 || r->emitted > r->accepted + 1)
         return ERR(ST_E_RANGE, "%s: index %lld round %d: emitted is %d with %d accepted", where, (long long)index, i,
                    r->emitted, r->accepted);
-    if (r->bonus < -1) return ERR(ST_E_RANGE, "%s: index %lld round %d: bonus is %d", where, (long long)index, i, r->bonus);
+    if (r->bonus < -1)
+        return ERR(ST_E_RANGE, "%s: index %lld round %d: bonus is %d", where, (long long)index, i, r->bonus);
     return ST_OK;
 }
 
@@ -85,8 +86,8 @@ enum status results_check_row(const char *where, const struct result_row *row, i
         return ERR(ST_E_RANGE, "%s: index is %lld, the run has %lld questions", where, (long long)row->index,
                    (long long)questions);
     if (row->prompt_tokens < 0 || row->output_tokens < 0 || row->n_rounds < 0 || row->attempt < 0)
-        return ERR(ST_E_RANGE, "%s: index %lld: prompt_tokens %d, output_tokens %d, rounds %d, attempt %d: negative", where,
-                   (long long)row->index, row->prompt_tokens, row->output_tokens, row->n_rounds, row->attempt);
+        return ERR(ST_E_RANGE, "%s: index %lld: prompt_tokens %d, output_tokens %d, rounds %d, attempt %d: negative",
+                   where, (long long)row->index, row->prompt_tokens, row->output_tokens, row->n_rounds, row->attempt);
     if ((unsigned)row->stop >= RESULT_STOP_N)
         return ERR(ST_E_RANGE, "%s: index %lld: stop reason %d", where, (long long)row->index, (int)row->stop);
     if (!row->question || !row->gold || (!row->response && row->response_n) || (!row->token && row->output_tokens) ||
@@ -95,7 +96,8 @@ enum status results_check_row(const char *where, const struct result_row *row, i
                    (long long)row->index);
     for (int32_t i = 0; i < row->output_tokens; i++)
         if (row->token[i] < 0)
-            return ERR(ST_E_RANGE, "%s: index %lld: output token %d is %d", where, (long long)row->index, i, row->token[i]);
+            return ERR(ST_E_RANGE, "%s: index %lld: output token %d is %d", where, (long long)row->index, i,
+                       row->token[i]);
     for (int32_t i = 0; i < row->n_rounds; i++) TRY(check_round(where, row->index, &row->round[i], i, block));
     return ST_OK;
 }
@@ -139,7 +141,8 @@ void results_drop_row(struct result_row *row)
 
 int results_key_is_own(const char *key)
 {
-    static const char *const own[] = {"schema", "schema_version", "config_hash", "questions", "block", "attempt", "complete"};
+    static const char *const own[] = {"schema", "schema_version", "config_hash", "questions",
+                                      "block",  "attempt",        "complete"};
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
         if (strcmp(key, own[i]) == 0) return 1;
     return 0;

@@ -74,8 +74,9 @@ static const struct {
     {"/requests", "one row a finished request in order of finishing; index = question; only committed = 1 counts"},
     {"/text", "row r belongs to row r of /requests"},
     {"/tokens", "output ids of row r: flat[offsets[r]:offsets[r+1]]"},
-    {"/accept", "verify rounds of row r: [offsets[r]:offsets[r+1]]; accepted is before clipping, emitted after; bonus -1 = "
-                "none; histogram[k] = rounds with k accepted drafts, over requests that ended by eos or length"},
+    {"/accept",
+     "verify rounds of row r: [offsets[r]:offsets[r+1]]; accepted is before clipping, emitted after; bonus -1 = "
+     "none; histogram[k] = rounds with k accepted drafts, over requests that ended by eos or length"},
     {"/timing", "seconds since the start of the row's attempt; NaN = not measured"},
     {"/transfer", "per request and component; seconds NaN = not measured; checksum 0 = not computed"},
     {"/memory", "bytes per rank; -1 = none or not measured"},
@@ -213,8 +214,9 @@ static enum status last_offset(const struct h5 *f, const char *name, int64_t row
     void *v;
     size_t n;
     TRY(h5_read_vec(f, name, H5_KIND_I64, &v, &n));
-    enum status st = n == (size_t)rows + 1 ? ST_OK : ERR(ST_E_FORMAT, "%s: %s has %zu elements for %lld rows", h5_path(f),
-                                                         name, n, (long long)rows);
+    enum status st = n == (size_t)rows + 1 ? ST_OK
+                                           : ERR(ST_E_FORMAT, "%s: %s has %zu elements for %lld rows", h5_path(f), name,
+                                                 n, (long long)rows);
     if (st == ST_OK) *last_p = ((int64_t *)v)[rows];
     mem_free(v);
     return st;

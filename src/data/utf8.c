@@ -9,7 +9,11 @@ size_t utf8_next(const char *s, size_t n, uint32_t *cp_p)
     if (n == 0) return 0;
     const uint8_t *p = (const uint8_t *)s;
     uint8_t b = p[0];
-    size_t len = b < 0x80 ? 1 : b >= 0xc2 && b <= 0xdf ? 2 : b >= 0xe0 && b <= 0xef ? 3 : b >= 0xf0 && b <= 0xf4 ? 4 : 0;
+    size_t len = b < 0x80                 ? 1
+                 : b >= 0xc2 && b <= 0xdf ? 2
+                 : b >= 0xe0 && b <= 0xef ? 3
+                 : b >= 0xf0 && b <= 0xf4 ? 4
+                                          : 0;
     if (len == 0 || len > n) return 0;
     uint32_t cp = len == 1 ? b : b & (0x7fu >> len);
     for (size_t i = 1; i < len; i++) {

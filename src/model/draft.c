@@ -15,13 +15,15 @@ static enum status check_spec(const struct draft_config *c, const struct draft_s
         return ERR(ST_E_INTERNAL, "draft: tp rank %d of %d opened with rank %d of a group of %d", s->tp_rank, s->tp,
                    comm->rank, comm->size);
     if (c->q_heads % s->tp)
-        return ERR(ST_E_CONFIG, "draft: tp %d does not divide num_attention_heads %d; choose another tp", s->tp, c->q_heads);
+        return ERR(ST_E_CONFIG, "draft: tp %d does not divide num_attention_heads %d; choose another tp", s->tp,
+                   c->q_heads);
     if (c->kv_heads % s->tp && s->tp % c->kv_heads)
-        return ERR(ST_E_CONFIG, "draft: tp %d and num_key_value_heads %d do not divide one another; choose another tp", s->tp,
-                   c->kv_heads);
+        return ERR(ST_E_CONFIG, "draft: tp %d and num_key_value_heads %d do not divide one another; choose another tp",
+                   s->tp, c->kv_heads);
     if (c->inter % s->tp || c->inter / s->tp % split_leaf_cols(c->inter))
-        return ERR(ST_E_CONFIG, "draft: tp %d does not divide intermediate_size %d into leaves of %d; choose another tp",
-                   s->tp, c->inter, split_leaf_cols(c->inter));
+        return ERR(ST_E_CONFIG,
+                   "draft: tp %d does not divide intermediate_size %d into leaves of %d; choose another tp", s->tp,
+                   c->inter, split_leaf_cols(c->inter));
     if (s->max_rows < 1) return ERR(ST_E_RANGE, "draft: max_rows is %d, at least 1 is needed", s->max_rows);
     return ST_OK;
 }

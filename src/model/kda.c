@@ -45,7 +45,8 @@ static enum status bind_conv(struct binder *b, struct kda *k, int p, struct rang
         const void *data;
         bind_name(b, name, "self_attn.%c_conv1d.weight", which[i]);
         st = bind_f32(b, name, 3, (int64_t[]){p, 1, kernel}, &data);
-        if (st == ST_OK) memcpy(w + (size_t)i * part, (const char *)data + 4 * (int64_t)ch.begin * kernel, part * sizeof *w);
+        if (st == ST_OK)
+            memcpy(w + (size_t)i * part, (const char *)data + 4 * (int64_t)ch.begin * kernel, part * sizeof *w);
     }
     if (st == ST_OK) st = bind_floats(b, &k->conv, w, 3 * (int64_t)part, "convolution weights");
     mem_free(w);
@@ -112,7 +113,8 @@ enum status kda_open(struct binder *b, int max_verify_rows, struct kda *k)
     TRY(bind_conv(b, k, p, ch));
     TRY(bind_decay(b, k, heads));
     TRY(bind_vector(b, &k->dt_bias, bind_name(b, name, "self_attn.dt_bias"), ST_DT_F32, p, ch));
-    TRY(bind_vector(b, &k->norm, bind_name(b, name, "self_attn.o_norm.weight"), ST_DT_F32, k->d, (struct range){0, k->d}));
+    TRY(bind_vector(b, &k->norm, bind_name(b, name, "self_attn.o_norm.weight"), ST_DT_F32, k->d,
+                    (struct range){0, k->d}));
     if (max_verify_rows == 0) return ST_OK;
     size_t bytes = (size_t)carve_rows(k, NULL, max_verify_rows, &k->record) * sizeof(float);
     TRY(b->o->mem_new(b->o, &k->record_mem, bytes, "replay records"));
@@ -140,8 +142,8 @@ static void inputs(struct kda *k, const struct run *r, const float *u, struct kd
     o->linear(o, &k->f_b, w->aux + n, na, t, w->g, n);
     for (int i = 0; i < r->n_seq; i++) r->seq[i].state = state_item(r->state, COMP_CONV, k->layer, 0, r->part[i].slot);
     o->conv(o, w->x, 3 * n, k->conv.p, c->conv_kernel, 3 * n, r->kv, r->seq, r->n_seq, w->qkv);
-    o->kda_prepare(o, w->qkv, w->g, n, w->aux + n + k->d, na, k->a_exp.p, k->dt_bias.p, c->gate_lower_bound, t, k->heads,
-                   k->d);
+    o->kda_prepare(o, w->qkv, w->g, n, w->aux + n + k->d, na, k->a_exp.p, k->dt_bias.p, c->gate_lower_bound, t,
+                   k->heads, k->d);
     run_probe(r, "kda_q", k->layer, w->qkv, 3 * n, n);
     run_probe(r, "kda_k", k->layer, w->qkv + n, 3 * n, n);
     run_probe(r, "kda_v", k->layer, w->qkv + 2 * n, 3 * n, n);
@@ -159,7 +161,8 @@ static void advance(struct kda *k, const struct run *r, const struct kda_rows *w
     o->kda_recur(o, w->qkv + row * 3 * n, w->g + row * n, n, w->aux + row * na + n + k->d, na, state, write,
                  r->seq[i].n_rows, k->heads, k->d, out + row * n, n);
     if (write)
-        o->conv_commit(o, r->seq[i].state, w->x + row * 3 * n, 3 * n, r->c->conv_kernel, 3 * n, r->kv, r->seq[i].n_rows);
+        o->conv_commit(o, r->seq[i].state, w->x + row * 3 * n, 3 * n, r->c->conv_kernel, 3 * n, r->kv,
+                       r->seq[i].n_rows);
 }
 
 enum status kda_forward(struct kda *k, const struct run *r, const float *u, float *y)
@@ -181,7 +184,8 @@ enum status kda_forward(struct kda *k, const struct run *r, const float *u, floa
     return run_sum(r, y, r->c->hidden);
 }
 
-void kda_commit(struct kda *k, struct ops *o, const struct config *c, const struct state *s, const struct batch_seq *q, int n)
+void kda_commit(struct kda *k, struct ops *o, const struct config *c, const struct state *s, const struct batch_seq *q,
+                int n)
 {
     const struct kda_rows *w = &k->record;
     int p = width(k), na = aux_width(k);

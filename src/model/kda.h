@@ -40,7 +40,9 @@ void kda_close(struct ops *o, struct kda *k);
 int64_t kda_scratch(const struct kda *k, int t);
 /* kda_forward - y[t][hidden] := the layer's attention output. y may not alias u. Collective on the TP group. */
 enum status kda_forward(struct kda *k, const struct run *r, const float *u, float *y);
-/* kda_commit - advance the state and tail of one sequence of the last VERIFY batch by its first n recorded rows. Local. */
-void kda_commit(struct kda *k, struct ops *o, const struct config *c, const struct state *s, const struct batch_seq *q, int n);
+/* kda_commit - advance the state and tail of one sequence of the last VERIFY batch by its first n recorded rows.
+ * Local. */
+void kda_commit(struct kda *k, struct ops *o, const struct config *c, const struct state *s, const struct batch_seq *q,
+                int n);
 
 #endif

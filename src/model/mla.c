@@ -136,13 +136,15 @@ static void absorb(struct mla *m, const struct run *r, const struct work *w)
     }
 }
 
-static void attend_absorbed(struct mla *m, const struct run *r, const struct paged *cache, float scale, const struct work *w)
+static void attend_absorbed(struct mla *m, const struct run *r, const struct paged *cache, float scale,
+                            const struct work *w)
 {
     struct ops *o = r->o;
     const struct config *c = r->c;
     int nx = c->kv_rank + c->qk_rope, nz = m->heads * c->kv_rank;
     absorb(m, r, w);
-    o->mla_attend(o, w->qx, (int64_t)m->heads * nx, cache, c->kv_rank, c->qk_rope, scale, m->heads, r->seq, r->n_seq, w->z, nz);
+    o->mla_attend(o, w->qx, (int64_t)m->heads * nx, cache, c->kv_rank, c->qk_rope, scale, m->heads, r->seq, r->n_seq,
+                  w->z, nz);
     for (int h = 0; h < m->heads; h++)
         o->linear(o, &m->wv[h], w->z + h * c->kv_rank, nz, r->t, w->out + h * c->v_dim, m->heads * c->v_dim);
 }
@@ -165,8 +167,8 @@ enum status mla_forward(struct mla *m, const struct run *r, const float *u, floa
     o->mla_write(o, row, ni, kv, &cache, r->seq, r->n_seq);
     o->linear(o, &m->q_b, w.in, ni, t, w.q, nq);
     if (r->expanded)
-        o->mla_attend_expanded(o, w.q, nq, &cache, c->kv_rank, c->qk_rope, c->qk_nope, c->v_dim, &m->wkv, scale, m->heads,
-                               r->seq, r->n_seq, w.out, nv);
+        o->mla_attend_expanded(o, w.q, nq, &cache, c->kv_rank, c->qk_rope, c->qk_nope, c->v_dim, &m->wkv, scale,
+                               m->heads, r->seq, r->n_seq, w.out, nv);
     else
         attend_absorbed(m, r, &cache, scale, &w);
     o->gate(o, w.out, nv, row + kv, ni, t, nv);

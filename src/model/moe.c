@@ -189,8 +189,8 @@ enum status moe_forward(struct moe *m, const struct run *r, const float *x, floa
     run_probe(r, "router_idx", m->layer, (const float *)w.idx, c->top_k, c->top_k);
     run_probe(r, "router_weight", m->layer, w.weight, c->top_k, c->top_k);
     o->linear(o, &m->lat_down, x, c->hidden, t, w.z, c->latent);
-    o->moe(o, m->up, m->down, s->experts.begin, m->n_local, c->n_experts, w.z, c->latent, m->cols, s->groups, s->ep == 1,
-           w.idx, w.weight, c->top_k, c->situ_beta, c->situ_linear_beta, t, w.sum, (int64_t)t * c->latent);
+    o->moe(o, m->up, m->down, s->experts.begin, m->n_local, c->n_experts, w.z, c->latent, m->cols, s->groups,
+           s->ep == 1, w.idx, w.weight, c->top_k, c->situ_beta, c->situ_linear_beta, t, w.sum, (int64_t)t * c->latent);
     mlp_partial(&m->shared, r, x, w.mlp, w.shared);
     TRY(sum_ranks(r, &w));
     run_probe(r, "moe_latent_sum", m->layer, w.sum, c->latent, c->latent);

@@ -2,7 +2,8 @@
 
 #include "base/buf.h"
 
-void prefill_stage_taps(struct prefill_stage *p, const struct config *c, const struct draft_config *d, int pp, int stage)
+void prefill_stage_taps(struct prefill_stage *p, const struct config *c, const struct draft_config *d, int pp,
+                        int stage)
 {
     p->n_taps = d ? split_taps(d, c->n_layers, pp, stage, p->tap_index) : 0;
     for (int i = 0; i < p->n_taps; i++) p->tap_layer[i] = d->tap[p->tap_index[i]];
@@ -59,6 +60,7 @@ enum status prefill_chunk(struct prefill_stage *p, int slot, int pos0, int n, co
         if (!f->has_acc) return ERR(ST_E_INTERNAL, "prefill: the last stage holds no tap projection of this chunk");
         TRY(draft_context(p->d, p->s, f->acc, &seq, 1));
     }
+    TRY(p->s->o->check(p->s->o));
     if (!ends) return ST_OK;
     if (logits) TRY(show_logits(p, &seq, logits, logits_ctx));
     int32_t token;

@@ -19,7 +19,8 @@ struct prefill_stage { /* one stage on one rank; pointers are the caller's */
 };
 
 /* prefill_stage_taps - fill n_taps, tap_* from the plan; d NULL: no taps. */
-void prefill_stage_taps(struct prefill_stage *p, const struct config *c, const struct draft_config *d, int pp, int stage);
+void prefill_stage_taps(struct prefill_stage *p, const struct config *c, const struct draft_config *d, int pp,
+                        int stage);
 
 /* prefill_chunk - positions [pos0, pos0 + n) of the request in `slot`. ids [n] host, needed on the first stage.
  * f: in (hand-off from the stage before, except first), out (to the next). final: this chunk ends the prompt; on the

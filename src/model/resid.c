@@ -36,12 +36,13 @@ void resid_unbind(struct ops *o, struct resid_site *s)
     o->mem_free(o, &s->norm);
 }
 
-void resid_read(const struct run *r, const struct flow *f, const struct resid_site *s, int row0, int t, float *mix, float *u)
+void resid_read(const struct run *r, const struct flow *f, const struct resid_site *s, int row0, int t, float *mix,
+                float *u)
 {
     const struct config *c = r->c;
     int64_t at = (int64_t)row0 * c->hidden;
-    r->o->attnres(r->o, f->bank + at, (int64_t)f->cap_rows * c->hidden, f->n_bank, f->prefix + at, s->q.p, c->norm_eps, t,
-                  c->hidden, mix, s->norm.p, c->norm_eps, u);
+    r->o->attnres(r->o, f->bank + at, (int64_t)f->cap_rows * c->hidden, f->n_bank, f->prefix + at, s->q.p, c->norm_eps,
+                  t, c->hidden, mix, s->norm.p, c->norm_eps, u);
 }
 
 int resid_snapshots(const struct config *c, int layer)

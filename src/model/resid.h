@@ -20,7 +20,8 @@ void resid_unbind(struct ops *o, struct resid_site *s);
 
 /* resid_read - rows [row0, row0 + t) of the stream mixed (mix[t][hidden], NULL: not wanted) and normed (u[t][hidden]).
  * An empty bank mixes to the prefix itself. Local. */
-void resid_read(const struct run *r, const struct flow *f, const struct resid_site *s, int row0, int t, float *mix, float *u);
+void resid_read(const struct run *r, const struct flow *f, const struct resid_site *s, int row0, int t, float *mix,
+                float *u);
 /* resid_snapshots - 1 if layer i appends to the bank before its attention. */
 int resid_snapshots(const struct config *c, int layer);
 /* resid_push - the prefix becomes the next bank row; it then has to be overwritten. Local. */

@@ -59,7 +59,8 @@ static enum status store_tap(void *ctx, int index, const float *h, int rows)
     if (k >= s->sink.n || s->sink.index[k] != index)
         return ERR(ST_E_INTERNAL, "spec: tap %d arrived at place %d of %d; ascending layer order is needed", index, k,
                    s->sink.n);
-    s->o->copy(s->o, (float *)s->taps.p + (int64_t)k * s->cap_rows * s->hidden, h, (size_t)rows * (size_t)s->hidden * 4);
+    s->o->copy(s->o, (float *)s->taps.p + (int64_t)k * s->cap_rows * s->hidden, h,
+               (size_t)rows * (size_t)s->hidden * 4);
     s->n_stored++;
     return ST_OK;
 }
@@ -220,7 +221,8 @@ static enum status commit_context(struct spec *s, struct spec_seq *const *q, int
     int64_t h = s->hidden;
     int rows = 0;
     for (int i = 0; i < n; i++) {
-        s->context[i] = (struct batch_seq){.slot = q[i]->slot, .row0 = rows, .n_rows = s->n_commit[i], .pos0 = q[i]->pos};
+        s->context[i] =
+            (struct batch_seq){.slot = q[i]->slot, .row0 = rows, .n_rows = s->n_commit[i], .pos0 = q[i]->pos};
         rows += s->n_commit[i];
     }
     for (int k = 0; k < s->sink.n; k++) {
@@ -237,7 +239,8 @@ static enum status commit(struct spec *s, struct spec_seq *const *q, int n)
 {
     for (int i = 0; i < n; i++) {
         int a = s->decision[2 * i];
-        if (a < 0 || a >= s->opt.block) return ERR(ST_E_INTERNAL, "spec: %d accepted of %d drafts", a, s->opt.block - 1);
+        if (a < 0 || a >= s->opt.block)
+            return ERR(ST_E_INTERNAL, "spec: %d accepted of %d drafts", a, s->opt.block - 1);
         s->n_commit[i] = a + 1;
     }
     if (s->b.kind == BATCH_DECODE) return ST_OK; /* one row, absorbed by the forward */
@@ -284,8 +287,9 @@ static enum status check_running(const struct spec *s, const struct spec_seq *q)
 {
     const struct state *st = s->s;
     if (q->stop != STOP_NONE || q->n_out < 1 || q->pos != q->prompt_tokens + q->n_out - 1)
-        return ERR(ST_E_INTERNAL, "spec: request %d is not running: stop %d, %d tokens, position %d after a prompt of %d",
-                   q->request, (int)q->stop, q->n_out, q->pos, q->prompt_tokens);
+        return ERR(ST_E_INTERNAL,
+                   "spec: request %d is not running: stop %d, %d tokens, position %d after a prompt of %d", q->request,
+                   (int)q->stop, q->n_out, q->pos, q->prompt_tokens);
     if (q->slot < 0 || q->slot >= st->layout.spec.n_slots || !st->slot_used[q->slot])
         return ERR(ST_E_INTERNAL, "spec: request %d holds no state: slot %d", q->request, q->slot);
     if (q->pos + s->opt.block > st->n_pages[q->slot] * st->layout.spec.page)
@@ -308,6 +312,7 @@ enum status spec_round(struct spec *s, struct spec_seq *const *q, int n, double 
     TRY(verify(s, q, n));
     double t2 = now_s();
     TRY(commit(s, q, n));
+    TRY(s->o->check(s->o));
     show_logits(s, q, n);
     for (int i = 0; i < n; i++)
         emit(s, q[i], s->drafts + i * (s->opt.block - 1), s->decision[2 * i], s->decision[2 * i + 1]);

@@ -49,7 +49,8 @@ static int vocab_local(const struct target *t)
 static enum status check_spec(const struct config *c, const struct target_spec *s, const struct tp_comm *comm)
 {
     if (s->layers.begin < 0 || s->layers.begin >= s->layers.end || s->layers.end > c->n_layers)
-        return ERR(ST_E_INTERNAL, "target: layers [%d, %d) of %d do not exist", s->layers.begin, s->layers.end, c->n_layers);
+        return ERR(ST_E_INTERNAL, "target: layers [%d, %d) of %d do not exist", s->layers.begin, s->layers.end,
+                   c->n_layers);
     if (s->max_rows < 1 || s->max_verify_rows < 0 || s->max_verify_rows > s->max_rows)
         return ERR(ST_E_INTERNAL, "target: max_rows %d and max_verify_rows %d: verify batches must fit into batches",
                    s->max_rows, s->max_verify_rows);
@@ -164,7 +165,8 @@ int64_t target_weight_bytes(const struct target *t)
 
 /* ---- forward -------------------------------------------------------------------------------------- */
 
-static enum status check_batch(const struct target *t, const struct state *s, const struct batch *b, const struct flow *f)
+static enum status check_batch(const struct target *t, const struct state *s, const struct batch *b,
+                               const struct flow *f)
 {
     int most = b->kind == BATCH_VERIFY ? t->spec.max_verify_rows : t->spec.max_rows;
     if (b->n_rows > most || b->n_rows > f->cap_rows)
@@ -172,15 +174,15 @@ static enum status check_batch(const struct target *t, const struct state *s, co
                    b->n_rows, most, f->cap_rows);
     int bank = split_bank_rows(t->c.res_block, t->spec.layers.begin);
     if (!is_first(t) && f->n_bank != bank)
-        return ERR(ST_E_INTERNAL, "hand-off into layer %d brings %d bank rows, must be %d", t->spec.layers.begin, f->n_bank,
-                   bank);
+        return ERR(ST_E_INTERNAL, "hand-off into layer %d brings %d bank rows, must be %d", t->spec.layers.begin,
+                   f->n_bank, bank);
     if (is_first(t) && !b->id) return ERR(ST_E_INTERNAL, "batch without token ids at the first layer");
     for (int i = 0; i < b->n_seq; i++) {
         const struct batch_seq *q = &b->seq[i];
         int64_t room = q->slot < s->layout.spec.n_slots ? (int64_t)s->n_pages[q->slot] * s->layout.spec.page : 0;
         if (q->pos0 + (int64_t)q->n_rows > room)
-            return ERR(ST_E_INTERNAL, "sequence %d in slot %d: position %d is past its %lld tokens of pages", i, q->slot,
-                       q->pos0 + q->n_rows - 1, (long long)room);
+            return ERR(ST_E_INTERNAL, "sequence %d in slot %d: position %d is past its %lld tokens of pages", i,
+                       q->slot, q->pos0 + q->n_rows - 1, (long long)room);
     }
     return ST_OK;
 }
@@ -286,11 +288,13 @@ enum status target_forward(struct target *t, struct state *s, const struct batch
 enum status target_commit(struct target *t, struct state *s, const struct batch *b, const int *n_commit)
 {
     if (b->kind != BATCH_VERIFY || b->n_rows != t->verify_rows || b->n_seq != t->verify_seqs)
-        return ERR(ST_E_INTERNAL, "commit of a %s batch (%d rows, %d sequences): the records hold %d rows, %d sequences",
+        return ERR(ST_E_INTERNAL,
+                   "commit of a %s batch (%d rows, %d sequences): the records hold %d rows, %d sequences",
                    batch_kind_name[b->kind], b->n_rows, b->n_seq, t->verify_rows, t->verify_seqs);
     for (int i = 0; i < b->n_seq; i++)
         if (n_commit[i] < 1 || n_commit[i] > b->seq[i].n_rows)
-            return ERR(ST_E_INTERNAL, "commit of sequence %d: %d rows, must be 1 to %d", i, n_commit[i], b->seq[i].n_rows);
+            return ERR(ST_E_INTERNAL, "commit of sequence %d: %d rows, must be 1 to %d", i, n_commit[i],
+                       b->seq[i].n_rows);
     for (int k = 0; k < t->n_layers; k++)
         for (int i = 0; i < b->n_seq && t->layer[k].is_kda; i++)
             kda_commit(&t->layer[k].kda, t->o, &t->c, s, &b->seq[i], n_commit[i]);
@@ -336,7 +340,8 @@ enum status target_argmax(struct target *t, int32_t *id)
     TRY(t->comm.argmax(t->comm.ctx, t->arg_val, id, n));
     for (int i = 0; i < n; i++)
         if (id[i] < 0 || isnan(t->arg_val[i]))
-            return ERR(ST_E_FAULT, "logits of row %d of %d are not numbers; the state or the weights are damaged", i, n);
+            return ERR(ST_E_FAULT, "logits of row %d of %d are not numbers; the state or the weights are damaged", i,
+                       n);
     return ST_OK;
 }
 

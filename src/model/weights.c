@@ -12,7 +12,8 @@ static enum status divides(int tp, const char *field, int n)
 
 static enum status check_shard(const struct config *c, int tp, int tp_rank, int ep)
 {
-    if (tp < 1 || tp_rank < 0 || tp_rank >= tp) return ERR(ST_E_CONFIG, "tp rank %d of tp %d does not exist", tp_rank, tp);
+    if (tp < 1 || tp_rank < 0 || tp_rank >= tp)
+        return ERR(ST_E_CONFIG, "tp rank %d of tp %d does not exist", tp_rank, tp);
     if (ep < 1 || tp % ep) return ERR(ST_E_CONFIG, "ep %d does not divide tp %d; choose a divisor", ep, tp);
     TRY(divides(tp, "linear_attn_config.num_heads", c->kda_heads));
     TRY(divides(tp, "num_attention_heads", c->mla_heads));
@@ -118,7 +119,8 @@ static float bf16_value(const void *p, int64_t i)
     return f;
 }
 
-enum status bind_vector(struct binder *b, struct buf *v, const char *name, enum st_dtype dtype, int n, struct range part)
+enum status bind_vector(struct binder *b, struct buf *v, const char *name, enum st_dtype dtype, int n,
+                        struct range part)
 {
     struct tensor t;
     int len = range_len(part);

@@ -62,7 +62,8 @@ enum status bind_rows_t(struct binder *b, struct mat *m, int row0, const struct 
 enum status bind_rows_mxfp4(struct binder *b, struct mat *m, int row0, const struct block *k);
 
 /* bind_vector - v := elements [part) of the tensor [n] (BF16 or F32 as dtype says), FP32 backend memory. */
-enum status bind_vector(struct binder *b, struct buf *v, const char *name, enum st_dtype dtype, int n, struct range part);
+enum status bind_vector(struct binder *b, struct buf *v, const char *name, enum st_dtype dtype, int n,
+                        struct range part);
 /* bind_query - v[hidden] := norm weight * projection row, folded in FP32; norm "<stem>_norm.weight" [hidden], row
  * "<stem>_proj.weight" [1][hidden], both BF16. */
 enum status bind_query(struct binder *b, struct buf *v, const char *stem);

@@ -4,8 +4,11 @@
 enum status ops_cuda_open(enum ops_act act, int device, struct ops *o_p)
 {
     (void)act;
+    (void)device;
     (void)o_p;
-    return ERR(ST_E_CONFIG, "CUDA device %d asked for, but this build has no CUDA; build with make CUDA=1", device);
+    return ERR(ST_E_CONFIG,
+               "--device cuda: this program was built without CUDA; run on the CPU: leave --device out, or "
+               "say --device cpu");
 }
 
 int ops_cuda_devices(void)

@@ -72,6 +72,10 @@ struct ops {
     void (*copy)(struct ops *o, void *dst_bmem, const void *src_bmem, size_t bytes); /* no overlap */
     /* prepare - size scratch for calls with at most max_rows rows; call once after all mats exist. */
     enum status (*prepare)(struct ops *o, int max_rows);
+    /* check - ST_OK, or what went wrong in an operation since the backend was opened: operations return nothing, and
+     * one that finds no memory for scratch beyond what prepare() made leaves its outputs as they are (ST_E_NOMEM,
+     * logged). Call it before results are used. */
+    enum status (*check)(const struct ops *o);
     void (*close)(struct ops *o);
 
     /* ---- weights ------------------------------------------------------------------------------ */

@@ -175,8 +175,9 @@ static enum status check_shm(const struct transfer *t, int64_t node_bytes)
                t->w->node_size, node_bytes, dir, have);
 }
 
-const char *transfer_osc(void)
+const char *transfer_osc(enum transport_kind transport)
 {
+    if (transport != TRANSPORT_RMA) return "none";
     const char *v = getenv("OMPI_MCA_osc"); /* what mpirun --mca osc says; otherwise the library decides for itself */
     return v && *v ? v : "default";
 }
@@ -185,11 +186,11 @@ static enum status check_options(const struct transfer *t)
 {
     if (t->w->topo.single) return ERR(ST_E_INTERNAL, "transfer: a single group moves nothing");
     if (t->n_slots < 1) return ERR(ST_E_CONFIG, "staging slots: %d; at least 1 is needed", t->n_slots);
-    if (t->opt.transport == TRANSPORT_RMA && t->opt.window == WINDOW_CREATE && strcmp(transfer_osc(), "sm") == 0)
+    if (t->opt.transport == TRANSPORT_RMA && t->opt.window == WINDOW_CREATE && strcmp(transfer_osc(TRANSPORT_RMA), "sm") == 0)
         return ERR(ST_E_CONFIG,
                    "--window create with the osc component forced to %s: it can only allocate; use --window allocate, or "
                    "another component (mpirun --mca osc rdma)",
-                   transfer_osc());
+                   transfer_osc(TRANSPORT_RMA));
     return ST_OK;
 }
 
@@ -248,7 +249,7 @@ enum status transfer_open(struct world *w, const struct config *c, const struct 
         return st;
     }
     if (w->rank == 0)
-        log_info("transfer: %s, osc %s, %s windows, %d slots", t->via->name, t->opt.transport == TRANSPORT_SENDRECV ? "none" : transfer_osc(),
+        log_info("transfer: %s, osc %s, %s windows, %d slots", t->via->name, transfer_osc(opt->transport),
                  opt->transport != TRANSPORT_RMA  ? "no"
                  : opt->window == WINDOW_ALLOCATE ? "allocated"
                                                   : "created",

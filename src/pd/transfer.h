@@ -43,8 +43,9 @@ void transfer_close(struct transfer *t);
 /* transfer_progress - drive MPI and the transport; cheap. Local. */
 enum status transfer_progress(struct transfer *t);
 int64_t transfer_window_bytes(const struct transfer *t);
-/* transfer_osc - the osc component as far as it can be known: what mpirun was told ("sm", ...), else "default". */
-const char *transfer_osc(void);
+/* transfer_osc - the osc component as far as it can be known: what mpirun was told ("sm", ...), else "default"; "none"
+ * with a transport that has no windows. */
+const char *transfer_osc(enum transport_kind transport);
 struct transfer_count transfer_counts(const struct transfer *t, enum comp comp);
 /* transfer_plan_all_hash - hash over all pair plans of the run, for the descriptor; pure. */
 enum status transfer_plan_all_hash(const struct config *c, const struct draft_config *d, const struct topology *topo,

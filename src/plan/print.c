@@ -210,16 +210,45 @@ static void text_stages(FILE *f, const struct survey *s)
     }
 }
 
+/* all ranks together, and the most that one rank holds of each kind and in all */
+struct totals {
+    struct rank_memory sum, most;
+    int64_t most_in_all;
+};
+
+static void add_rank(struct totals *t, const struct rank_memory *m)
+{
+    const int64_t v[3] = {m->weight_bytes, m->pool_bytes, m->window_bytes};
+    int64_t *sum[3] = {&t->sum.weight_bytes, &t->sum.pool_bytes, &t->sum.window_bytes};
+    int64_t *most[3] = {&t->most.weight_bytes, &t->most.pool_bytes, &t->most.window_bytes};
+    for (int i = 0; i < 3; i++) {
+        *sum[i] += v[i];
+        if (v[i] > *most[i]) *most[i] = v[i];
+    }
+    if (v[0] + v[1] + v[2] > t->most_in_all) t->most_in_all = v[0] + v[1] + v[2];
+}
+
+static void text_total(FILE *f, const char *name, const struct rank_memory *m, int64_t in_all)
+{
+    fprintf(f, "  %-31s %15" PRId64 " %15" PRId64 " %15" PRId64 " %15" PRId64 "\n", name, m->weight_bytes, m->pool_bytes, m->window_bytes,
+            in_all);
+}
+
 static enum status text_ranks(FILE *f, const struct survey *s)
 {
-    fprintf(f, "ranks (bytes)\n  rank role    stage  tp  ep moe %15s %15s %15s\n", "weights", "state", "windows");
+    struct totals t = {.most_in_all = 0};
+    fprintf(f, "ranks (bytes)\n  rank role    stage  tp  ep moe %15s %15s %15s %15s\n", "weights", "state", "windows", "in all");
     for (int r = 0; r < s->t->n_ranks; r++) {
         struct rank_role x = topology_role(s->t, r);
         struct rank_memory m;
         TRY(memory_rank(s->c, s->d, s->t, s->o, r, &m));
-        fprintf(f, "  %4d %-7s %5d %3d %3d %3d %15" PRId64 " %15" PRId64 " %15" PRId64 "\n", r, role_name(s, x), x.stage,
-                x.tp_rank, x.ep_rank, x.moe_rank, m.weight_bytes, m.pool_bytes, m.window_bytes);
+        add_rank(&t, &m);
+        fprintf(f, "  %4d %-7s %5d %3d %3d %3d %15" PRId64 " %15" PRId64 " %15" PRId64 " %15" PRId64 "\n", r, role_name(s, x), x.stage,
+                x.tp_rank, x.ep_rank, x.moe_rank, m.weight_bytes, m.pool_bytes, m.window_bytes,
+                m.weight_bytes + m.pool_bytes + m.window_bytes);
     }
+    text_total(f, "sum over ranks", &t.sum, t.sum.weight_bytes + t.sum.pool_bytes + t.sum.window_bytes);
+    text_total(f, "most of a rank", &t.most, t.most_in_all);
     return ST_OK;
 }
 
@@ -302,9 +331,16 @@ static const char *comma(int *first)
     return c;
 }
 
+static void json_total(FILE *f, const char *name, const struct rank_memory *m, int64_t in_all)
+{
+    fprintf(f, ",\n\"%s\": {\"weight_bytes\": %" PRId64 ", \"pool_bytes\": %" PRId64 ", \"window_bytes\": %" PRId64 ", \"bytes\": %" PRId64 "}",
+            name, m->weight_bytes, m->pool_bytes, m->window_bytes, in_all);
+}
+
 static enum status json_ranks(FILE *f, const struct survey *s)
 {
     int first = 1;
+    struct totals t = {.most_in_all = 0};
     fprintf(f, ",\n\"ranks\": [");
     for (int r = 0; r < s->t->n_ranks; r++) {
         struct rank_role x = topology_role(s->t, r);
@@ -318,8 +354,11 @@ static enum status json_ranks(FILE *f, const struct survey *s)
         TRY(memory_rank(s->c, s->d, s->t, s->o, r, &m));
         fprintf(f, "%s{\"rank\": %d, \"weight_bytes\": %" PRId64 ", \"pool_bytes\": %" PRId64 ", \"window_bytes\": %" PRId64 "}",
                 comma(&first), r, m.weight_bytes, m.pool_bytes, m.window_bytes);
+        add_rank(&t, &m);
     }
     fprintf(f, "]");
+    json_total(f, "memory_sum", &t.sum, t.sum.weight_bytes + t.sum.pool_bytes + t.sum.window_bytes);
+    json_total(f, "memory_most", &t.most, t.most_in_all);
     return ST_OK;
 }
 
@@ -417,35 +456,27 @@ static enum status json_all(FILE *f, const struct survey *s)
 
 /* ---- public -------------------------------------------------------------------------------------------------- */
 
-enum status plan_print_text(FILE *f, const struct config *c, const struct draft_config *d, const struct topology *t,
-                            const struct plan_options *o, int n_tokens)
+static enum status print(FILE *f, enum status (*all)(FILE *, const struct survey *), const struct config *c,
+                         const struct draft_config *d, const struct topology *t, const struct plan_options *o, int n_tokens)
 {
     struct survey s;
     TRY(survey_make(c, d, t, o, n_tokens, &s));
-    enum status st = text_all(f, &s);
+    enum status st = all(f, &s);
     survey_free(&s);
     if (st == ST_OK && (fflush(f) || ferror(f))) return ERR(ST_E_IO, "plan: cannot write: %s", strerror(errno));
     return st;
 }
 
-enum status plan_print_json(const char *path, const struct config *c, const struct draft_config *d,
-                            const struct topology *t, const struct plan_options *o, int n_tokens)
+enum status plan_print_text(FILE *f, const struct config *c, const struct draft_config *d, const struct topology *t,
+                            const struct plan_options *o, int n_tokens)
 {
-    struct survey s;
-    TRY(survey_make(c, d, t, o, n_tokens, &s));
-    enum status st = ST_OK;
-    FILE *f = fopen(path, "w");
-    if (!f) {
-        st = ERR(ST_E_FILE, "%s: cannot open for writing: %s", path, strerror(errno));
-        goto free_survey;
-    }
-    st = json_all(f, &s);
-    int bad = ferror(f);
-    if (fclose(f)) bad = 1;
-    if (st == ST_OK && bad) st = ERR(ST_E_IO, "%s: cannot write: %s", path, strerror(errno));
-free_survey:
-    survey_free(&s);
-    return st;
+    return print(f, text_all, c, d, t, o, n_tokens);
+}
+
+enum status plan_print_json(FILE *f, const struct config *c, const struct draft_config *d, const struct topology *t,
+                            const struct plan_options *o, int n_tokens)
+{
+    return print(f, json_all, c, d, t, o, n_tokens);
 }
 
 enum status plan_print_hash(const struct config *c, const struct draft_config *d, const struct topology *t,

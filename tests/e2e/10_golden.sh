@@ -12,7 +12,8 @@ done
 for n in 01 02 05 17; do
     $X make "$W/b$n.h5" budget$n
     for spec in dflash none; do
-        job 4 "budget$n-$spec" --prefill pp=2,tp=1 --decode tp=2 --prompts "$W/b$n.h5" --spec $spec --kv-dtype fp32 --max-new $((10#$n)) &&
+        job 4 "budget$n-$spec" --prefill pp=2,tp=1 --decode tp=2 \
+            --prompts "$W/b$n.h5" --spec $spec --kv-dtype fp32 --max-new $((10#$n)) &&
             check "budget $n $spec" $X check "$W/budget$n-$spec.h5" $spec 0 budget$n
     done
 done

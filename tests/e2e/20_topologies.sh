@@ -45,6 +45,9 @@ small="--prefill pp=3,tp=1 --decode tp=2"
 same chunk7 5 $small --chunk 7 --verify
 same chunk64-c1 5 $small --chunk 64 --concurrency 1 --slots 1
 same sendrecv 5 $small --transport sendrecv --chunk 7
+for x in single:none "chunk7:${OMPI_MCA_osc:-default}" sendrecv:none; do # what is recorded of the windows
+    check "osc of ${x%:*} is ${x#*:}" grep -q "\"osc_component\",\"${x#*:}\"" "$W/${x%:*}.h5.jsonl"
+done
 same page16 5 $small --page 16 --chunk 32 --verify
 same comm-mpi 5 $small --comm mpi
 for w in allocate/sm allocate/rdma allocate/ucx create/rdma create/ucx; do
@@ -55,6 +58,8 @@ done
 OMPI_MCA_osc=sm expect 2 "window create with osc sm is refused" "allocate" \
     $MPIRUN -n 5 "$PDFLASH" run $MODEL $common --out "$W/no.h5" --force-new $small --window create
 # decoding is greedy, so speculation must not change a token
-job 1 single-none --single $common --spec none && check "dflash and none give the same tokens" $X tokens "$W/single.h5" "$W/single-none.h5"
-job 1 single-b8 --single $common --block 8 && check "block 8 gives the same tokens" $X tokens "$W/single.h5" "$W/single-b8.h5"
+job 1 single-none --single $common --spec none &&
+    check "dflash and none give the same tokens" $X tokens "$W/single.h5" "$W/single-none.h5"
+job 1 single-b8 --single $common --block 8 &&
+    check "block 8 gives the same tokens" $X tokens "$W/single.h5" "$W/single-b8.h5"
 finish

@@ -21,5 +21,6 @@ for name in single-tp2 tp1 tp2 tp2ep2 tp4 tp4ep4 tp8 tp8ep8; do
     check "logits of $name are those of single" cmp "$W/single.f32" "$W/$name.f32"
     check "prefill logits of $name are those of single" cmp "$W/single.f32.prefill" "$W/$name.f32.prefill"
 done
-[ -s "$W/single.f32" ] && [ -s "$W/single.f32.prefill" ] && pass "dumps hold $(stat -c %s "$W/single.f32") bytes" || fail "dumps are empty"
+[ -s "$W/single.f32" ] && [ -s "$W/single.f32.prefill" ] &&
+    pass "dumps hold $(stat -c %s "$W/single.f32") bytes" || fail "dumps are empty"
 finish

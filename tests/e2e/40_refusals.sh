@@ -11,10 +11,15 @@ expect 0 "help" "--concurrency" "$PDFLASH" run --help
 expect 1 "unknown option" "did you mean --concurrency" "$PDFLASH" $base --concurency 3
 expect 1 "number out of range" "out of range" "$PDFLASH" $base --concurrency 0
 expect 1 "missing option" "--prompts FILE is required" "$PDFLASH" run $MODEL --out x
-expect 1 "bad topology text" "prefill" "$PDFLASH" $base --prefill pp=x
+expect 1 "bad prefill text" " --prefill pp=x: 'x' is not a number" "$PDFLASH" $base --prefill pp=x
+expect 1 "bad decode text" " --decode up=2: 'up=2' is not" "$PDFLASH" $base --decode up=2
+expect 1 "unknown speculation" "'medusa' is unknown" "$PDFLASH" $base --single --spec medusa
+expect 1 "unknown kv type" "'fp8' is unknown" "$PDFLASH" $base --single --kv-dtype fp8
+expect 1 "block without speculation" "block 4" "$PDFLASH" $base --single --spec none --block 4
 expect 2 "eagle3" "paused" "$PDFLASH" $base --single --spec eagle3
 expect 2 "dspark" "dspark" "$PDFLASH" $base --single --spec dspark
-expect 2 "dflash without a draft" "--draft" "$PDFLASH" run --model inputs/k3-nano --prompts "$W/p.h5" --out "$W/o.h5" --single
+expect 1 "dflash without a draft" "--draft" \
+    "$PDFLASH" run --model inputs/k3-nano --prompts "$W/p.h5" --out "$W/o.h5" --single
 expect 2 "block larger than trained" "block_size 16" "$PDFLASH" $base --single --block 32
 expect 2 "tp does not divide" "tp" "$PDFLASH" $base --single --decode tp=3
 expect 2 "illegal ep" "ep" $MPIRUN -n 9 "$PDFLASH" $base --prefill pp=1 --decode tp=8,ep=2
@@ -25,18 +30,57 @@ expect 1 "started without mpirun under Slurm" "mpirun" env SLURM_NTASKS=4 "$PDFL
 expect 2 "no model" "config.json" "$PDFLASH" run --model "$W" --single --spec none --prompts "$W/p.h5" --out "$W/o.h5"
 expect 2 "no prompts" "nothere" "$PDFLASH" run $MODEL --single --prompts nothere.h5 --out "$W/o.h5"
 expect 2 "prompts that are no HDF5" "README" "$PDFLASH" run $MODEL --single --prompts README.md --out "$W/o.h5"
-expect 2 "prompt longer than the positions" "row 0" "$PDFLASH" $base --single --max-new 1048570
+expect 2 "prompt longer than the positions" "row 0" "$PDFLASH" $base --single --max-new 1048550
+for new in 1048560 99999999 2147483647; do # more than there are positions, also where sums leave 32 bits
+    expect 2 "no room for a prompt: run --max-new $new" "max-new $new: .* 1048576 positions" \
+        "$PDFLASH" $base --single --max-new $new
+    expect 2 "no room for a prompt: plan --max-new $new" "max-new $new: .* 1048576 positions" \
+        "$PDFLASH" plan $MODEL --max-new $new
+done
+expect 2 "prompt longer than the positions: plan" "at most 1048048 fit" "$PDFLASH" plan $MODEL --max-prompt 2147483647
 expect 2 "nccl on the CPU" "nccl" "$PDFLASH" $base --single --comm nccl
-expect 2 "cuda in a CPU build" "CUDA" "$PDFLASH" $base --single --device cuda
-expect 2 "unknown isa" "sse9" "$PDFLASH" $base --single --isa sse9
+expect 2 "cuda in a CPU build" "built without CUDA; run on the CPU: leave --device out" \
+    "$PDFLASH" $base --single --device cuda
+expect 1 "unknown isa" "sse9" "$PDFLASH" $base --single --isa sse9
 echo "not a result" >"$W/exists.h5"
 expect 2 "output exists" "exists" "$PDFLASH" run $MODEL --prompts "$W/p.h5" --out "$W/exists.h5" --single
+echo '{"question": "a\u0000b", "answer": "#### 1"}' >"$W/zero.jsonl"
+expect 2 "prompts exist" "exists; replace it with --force" \
+    "$PDFLASH" prompts --model inputs/k3-nano --jsonl inputs/gsm8k-test64.jsonl --out "$W/p.h5"
+expect 2 "a zero character in a row" "zero.jsonl:1: .*remove it" \
+    "$PDFLASH" prompts --model inputs/k3-nano --jsonl "$W/zero.jsonl" --out "$W/z.h5"
 expect 2 "show of something else" "exists.h5" "$PDFLASH" show "$W/exists.h5"
+
+# a directory for evidence: its parents are made, what it holds is not mixed with another run's
+rm -rf "$W/ev" && mkdir -p "$W/ev/used" && echo keep >"$W/ev/used/notes.txt" && echo keep >"$W/ev/file"
+one="$PDFLASH run $MODEL --prompts $W/p.h5 --out $W/ev.h5 --single --max-new 4"
+expect 2 "evidence into a used directory" "holds notes.txt already.*--force-new" $one --evidence "$W/ev/used"
+expect 2 "evidence into a file" "ev/file: cannot" $one --evidence "$W/ev/file"
+expect 2 "evidence below a file" "ev/file.*: cannot create" $one --evidence "$W/ev/file/below"
+expect 1 "evidence without a name" "evidence: a path of 0 bytes" $one --evidence ""
+expect 0 "evidence with new parents" "complete" $one --evidence "$W/ev/a/b/c/"
+expect 2 "evidence of another run is kept" "already" $one --out "$W/ev2.h5" --evidence "$W/ev/a/b/c"
+expect 0 "evidence of a resumed run is added" "complete" $one --resume --evidence "$W/ev/a/b/c"
+check "evidence has both command lines" sh -c "grep -c 'pdflash run' '$W/ev/a/b/c/command.txt' | grep -qx 2"
+check "evidence has both logs" sh -c "grep -c ' pid ' '$W/ev/a/b/c/log.0.txt' | grep -qx 2"
+expect 0 "evidence over a used directory with --force-new" "complete" $one --force-new --evidence "$W/ev/a/b/c"
+check "evidence has one command line" sh -c "grep -c 'pdflash run' '$W/ev/a/b/c/command.txt' | grep -qx 1"
+
+# what cannot be printed is a failure, whichever command prints
+job 1 small --single --prompts "$W/p.h5" --max-new 8
+for c in "show $W/small.h5" "show --json $W/small.h5" "grade $W/small.h5" "plan $MODEL" "plan --json $MODEL" \
+    "run --help" "--help" "--version"; do
+    expect 3 "${c%% "$W"*} to a full device" "cannot write" sh -c "'$PDFLASH' $c >/dev/full"
+done
 
 # layouts that do not match: all ranks refuse, nothing is put
 mismatch() { # NAME FIELD TEXT INJECT
     expect 2 "mismatch: $1" "$2" $MPIRUN -n 4 "$PDFLASH" $base $pd --inject "$3"
-    if grep -q "puts issued 0" "$W/expect.log"; then pass "mismatch: $1: zero puts"; else fail "mismatch: $1: puts not reported as 0"; fi
+    if grep -q "puts issued 0" "$W/expect.log"; then
+        pass "mismatch: $1: zero puts"
+    else
+        fail "mismatch: $1: puts not reported as 0"
+    fi
 }
 mismatch "page size" "page" prefill.page=32
 mismatch "kv dtype" "kv" prefill.kv=fp32

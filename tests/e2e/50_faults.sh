@@ -22,13 +22,88 @@ done
 
 expect 4 "a lost word ends in the watchdog, which names it" "draft" $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd \
     --out "$W/drop.h5" --force-new --watchdog 4 --inject drop:draft@1
-expect 2 "resume under another configuration" "config" $MPIRUN -n 4 "$PDFLASH" run $MODEL --prompts "$W/p.h5" --max-new 41 $pd \
+expect 2 "resume under another configuration" "max-new is 40 in the file and 41 now; use" \
+    $MPIRUN -n 4 "$PDFLASH" run $MODEL --prompts "$W/p.h5" --max-new 41 $pd \
     --out "$W/whole.h5" --resume
-expect 0 "resume of a complete run does nothing" "6 of 6" $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/whole.h5" --resume
+$X make "$W/p5.h5" train00 train01 train02 train03 train04
+differs() { # TEXT OPTIONS...
+    expect 2 "resume refused: $1" "$1" \
+        "$PDFLASH" run --model inputs/k3-nano --single --out "$W/whole.h5" --resume --max-new 40 "${@:2}"
+}
+draft="--draft inputs/k3-nano-dflash"
+differs "spec is dflash in the file and none now" --prompts "$W/p.h5" --spec none
+differs "kv-dtype is bf16 in the file and fp32 now; use" --prompts "$W/p.h5" $draft --kv-dtype fp32
+differs "block is 16 in the file and 8 now; use" --prompts "$W/p.h5" $draft --block 8
+differs "questions (--limit) is 6 in the file and 3 now; use" --prompts "$W/p.h5" $draft --limit 3
+differs "prompts (hash of its rows) is .* in the file and .* now; .*questions .* is 6 in the file and 5 now" \
+    --prompts "$W/p5.h5" $draft
+expect 0 "resume of a complete run does nothing" "6 of 6" \
+    $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/whole.h5" --resume
 
-# a signal: finish what runs, exit 75, resume to the end
+# each stop signal, straight to the program: what runs is finished, one line says so at once, exit 75, resume to the end
+for sig in INT TERM USR1; do
+    rm -f "$W/$sig.h5" "$W/$sig.h5.jsonl"
+    "$PDFLASH" run $MODEL $common --single --spec none --concurrency 1 --out "$W/$sig.h5" >"$W/$sig.log" 2>&1 &
+    pid=$!
+    # the first of six
+    for _ in $(seq 400); do grep -q '"kind":"row"' "$W/$sig.h5.jsonl" 2>/dev/null && break; sleep 0.02; done
+    kill -$sig $pid
+    wait $pid
+    rc=$?
+    n=$(grep -c "SIG$sig received: .* results in $W/$sig.h5" "$W/$sig.log")
+    if [ $rc = 75 ] && [ "$n" = 1 ]; then
+        pass "$sig: exit 75, said once"
+    else
+        fail "$sig: exit $rc, said $n times"
+        cat "$W/$sig.log"
+    fi
+    check "$sig: resume under another topology" \
+        $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --spec none --out "$W/$sig.h5" --resume
+    check "$sig and resume: same tokens" $X tokens "$W/whole.h5" "$W/$sig.h5"
+    "$PDFLASH" show "$W/$sig.h5" >"$W/show.log"
+    for try in "attempt 1: [1-5] rows, topology single tp1ep1" "attempt 2: [1-5] rows, topology pp2tp1ep1/tp2ep1"; do
+        check "$sig: show says $try" grep -q "$try" "$W/show.log"
+    done
+done
+
+# a signal during start-up: a pipe among the evidence holds the leader after the handshake and before the first batch
+held() { # NAME COMMAND...: sets pid once the leader is held
+    rm -rf "$W/ev" "$W/$1.h5" "$W/$1.h5.jsonl"
+    mkdir "$W/ev" && mkfifo "$W/ev/command.txt"
+    "${@:2}" $common --out "$W/$1.h5" --force-new --evidence "$W/ev" >"$W/$1.log" 2>&1 &
+    pid=$!
+    said "$1" "build "
+}
+said() { # NAME TEXT: wait for it
+    for _ in $(seq 1200); do grep -q "$2" "$W/$1.log" && return; sleep 0.05; done
+    fail "$1 never says '$2'"
+}
+held early $MPIRUN -n 4 "$PDFLASH" run $MODEL $pd
+kill -USR1 $pid
+said early "SIGUSR1 received"
+cat "$W/ev/command.txt" >/dev/null
+wait $pid
+rc=$?
+rows=$(grep -c '"kind":"row"' "$W/early.h5.jsonl")
+if [ $rc = 75 ] && [ "$rows" = 0 ]; then
+    pass "USR1 during start-up: exit 75, no row"
+else
+    fail "USR1 during start-up: exit $rc, $rows rows"
+fi
+check "USR1 during start-up: resume" $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/early.h5" --resume
+check "USR1 during start-up and resume: same tokens" $X equal "$W/whole.h5" "$W/early.h5"
+held twice "$PDFLASH" run $MODEL --single
+kill -INT $pid
+said twice "SIGINT received"
+kill -INT $pid
+wait $pid
+rc=$?
+if [ $rc = 130 ]; then pass "a second INT ends the process"; else fail "a second INT: exit $rc"; fi
+
+# the signal through mpirun
 rm -f "$W/usr1.h5" "$W/usr1.h5.jsonl"
-$MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/usr1.h5" --watchdog 60 --concurrency 1 --slots 1 >"$W/usr1.log" 2>&1 &
+$MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/usr1.h5" --watchdog 60 --concurrency 1 --slots 1 \
+    >"$W/usr1.log" 2>&1 &
 mpi=$!
 for _ in $(seq 200); do grep -q "run pd-" "$W/usr1.log" && break; sleep 0.05; done
 sleep 0.3
@@ -36,6 +111,7 @@ kill -USR1 $mpi
 wait $mpi
 rc=$?
 if [ $rc = 75 ] || [ $rc = 0 ]; then pass "USR1: exit $rc"; else fail "USR1: exit $rc"; tail -20 "$W/usr1.log"; fi
-timeout 300 $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/usr1.h5" --resume >"$W/usr1b.log" 2>&1 || fail "resume after USR1"
+timeout 300 $MPIRUN -n 4 \
+    "$PDFLASH" run $MODEL $common $pd --out "$W/usr1.h5" --resume >"$W/usr1b.log" 2>&1 || fail "resume after USR1"
 check "USR1 and resume: same tokens" $X equal "$W/whole.h5" "$W/usr1.h5"
 finish

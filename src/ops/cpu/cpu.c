@@ -5,7 +5,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "ops/cpu/cpu.h"
 #include "ops/cpu/cpu_ops.h"
 
@@ -54,21 +53,29 @@ const char *const *ops_cpu_isa_list(void)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-void *cpu_reserve(struct buf *b, size_t bytes, const char *what)
+static enum status grow(struct buf *b, size_t bytes, const char *what)
 {
-    if (bytes > b->bytes) {
-        buf_free(b);
-        if (buf_alloc(b, bytes, what) != ST_OK) {
-            log_error("%s: no %zu bytes in the middle of an operation; run with more memory or fewer rows", what, bytes);
-            abort();
-        }
-    }
-    return b->p;
+    if (bytes <= b->bytes) return ST_OK;
+    buf_free(b);
+    return buf_alloc(b, bytes, what);
+}
+
+void *cpu_reserve(struct cpu_impl *im, struct buf *b, size_t bytes, const char *what)
+{
+    enum status st = grow(b, bytes, what);
+    if (st != ST_OK) im->failed = st;
+    return st == ST_OK ? b->p : NULL;
 }
 
 void *cpu_scratch(struct ops *o, size_t bytes)
 {
-    return cpu_reserve(&cpu_impl_of(o)->scratch, bytes, "scratch of an operation");
+    struct cpu_impl *im = cpu_impl_of(o);
+    return cpu_reserve(im, &im->scratch, bytes, "scratch of an operation");
+}
+
+static enum status check(const struct ops *o)
+{
+    return cpu_impl_of(o)->failed;
 }
 
 static enum status mem_new(struct ops *o, struct buf *b, size_t bytes, const char *what)
@@ -93,13 +100,6 @@ static void zero(struct ops *o, void *dst, size_t bytes)
 {
     (void)o;
     if (bytes) memset(dst, 0, bytes);
-}
-
-static enum status grow(struct buf *b, size_t bytes, const char *what)
-{
-    if (bytes <= b->bytes) return ST_OK;
-    buf_free(b);
-    return buf_alloc(b, bytes, what);
 }
 
 static enum status prepare(struct ops *o, int max_rows)
@@ -133,6 +133,7 @@ static const struct ops cpu_table = {
     .zero = zero,
     .copy = put,
     .prepare = prepare,
+    .check = check,
     .close = cpu_close,
     .mat_new = cpu_mat_new,
     .mat_put_bf16 = cpu_mat_put_bf16,
@@ -177,7 +178,8 @@ enum status ops_cpu_open(enum ops_act act, const char *isa, struct ops *o_p)
         int i = 0;
         while (i < N_ISA && strcmp(isa, isa_names[i])) i++;
         if (i == N_ISA)
-            return ERR(ST_E_CONFIG, "instruction set \"%s\" is not known; use scalar, avx2, avx512, avx512bf16 or amx", isa);
+            return ERR(ST_E_CONFIG, "instruction set \"%s\" is not known; use scalar, avx2, avx512, avx512bf16 or amx",
+                       isa);
         use = (enum cpu_isa)(N_ISA - 1 - i);
         if (use > best)
             return ERR(ST_E_CONFIG, "instruction set \"%s\" is not on this machine, whose best is \"%s\"", isa,

@@ -68,16 +68,18 @@ struct cpu_impl {
     struct buf scratch;  /* cpu_scratch */
     struct buf lin;      /* linear.c: sums, expanded weights, converted rows */
     struct buf moe;      /* moe.c */
+    enum status failed;  /* what check() says */
 };
 
-/* cpu_reserve - make b at least bytes large (content lost); the way all three buffers grow. Running out of
- * memory here ends the process with a message: operations cannot fail, and after prepare none grows. */
-void *cpu_reserve(struct buf *b, size_t bytes, const char *what);
+/* cpu_reserve - make b, one of im's three buffers, at least bytes large (content lost). NULL when memory is out: the
+ * operation returns at once and check() reports it. After prepare none grows at the sizes of the models known. */
+void *cpu_reserve(struct cpu_impl *im, struct buf *b, size_t bytes, const char *what);
 
 /* cpu_scratch - 64-byte aligned work space of one operation, content undefined, valid until the operation
  * returns. Not used by linear and moe, so an operation may hold it while it calls cpu_linear.
  * prepare() sizes it to CPU_SCRATCH_BYTES(max_rows); an operation that would need more works in tiles. A
- * larger request is served by growing (counted by buf_allocs, so a test of allocations sees it). */
+ * larger request is served by growing (counted by buf_allocs, so a test of allocations sees it). NULL: see
+ * cpu_reserve. */
 #define CPU_SCRATCH_BYTES(max_rows) (((size_t)4 << 20) + (size_t)(max_rows) * 1024)
 void *cpu_scratch(struct ops *o, size_t bytes);
 

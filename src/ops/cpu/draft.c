@@ -26,6 +26,7 @@ void cpu_rope(struct ops *o, float *x, int64_t ldx, const int32_t *pos, int t, i
 {
     int half = d / 2;
     double *inv = cpu_scratch(o, (size_t)half * (sizeof *inv + 2 * sizeof(float)));
+    if (!inv) return;
     float *c = (float *)(inv + half), *s = c + half;
     for (int j = 0; j < half; j++) inv[j] = pow(theta, -2.0 * j / d);
     for (int i = 0; i < t; i++) {
@@ -115,6 +116,7 @@ void cpu_draft_attend(struct ops *o, const float *q, int64_t ldq, const float *k
     struct block b = {.kc = kc, .vc = vc, .d = d, .group = q_heads / kv_heads, .window = window,
                       .ldq = ldq, .ldk = ldk, .ldv = ldv, .ldo = ldo};
     b.k = cpu_scratch(o, (size_t)d * (2 * ATTEND_TILE + GROUPS * ATTEND_LANES) * sizeof *b.k);
+    if (!b.k) return;
     b.v = b.k + (size_t)d * ATTEND_TILE;
     b.lanes = b.v + (size_t)d * ATTEND_TILE;
     for (int s = 0; s < n_seq; s++) {

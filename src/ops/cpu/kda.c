@@ -67,7 +67,9 @@ void cpu_conv(struct ops *o, const float *x, int64_t ldx, const float *w, int ke
               const struct seq_rows *seq, int n_seq, float *y)
 {
     size_t n_tail = (size_t)(kernel - 1) * (size_t)ch, n_w = (size_t)kernel * CPU_LANES;
-    float *wt = cpu_scratch(o, (n_tail + 2 * n_w) * sizeof *wt), *pad = wt + n_w, *tail = pad + n_w;
+    float *wt = cpu_scratch(o, (n_tail + 2 * n_w) * sizeof *wt);
+    if (!wt) return;
+    float *pad = wt + n_w, *tail = pad + n_w;
     for (int s = 0; s < n_seq; s++) {
         if (seq[s].n_rows == 0) continue;
         const float *rows = x + seq[s].row0 * ldx;
@@ -252,7 +254,9 @@ void cpu_kda_recur(struct ops *o, const float *qkv, const float *g, int64_t ldg,
 {
     size_t n_state = (size_t)d * (size_t)d;
     int64_t w = (int64_t)heads * d;
-    float *copy = cpu_scratch(o, (n_state + (size_t)d) * sizeof *copy), *eg = copy + n_state;
+    float *copy = cpu_scratch(o, (n_state + (size_t)d) * sizeof *copy);
+    if (!copy) return;
+    float *eg = copy + n_state;
     for (int h = 0; h < heads; h++) {
         float *s = state + (int64_t)h * d * d;
         if (!write) s = memcpy(copy, s, n_state * sizeof *s);

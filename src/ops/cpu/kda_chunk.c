@@ -170,16 +170,18 @@ static void one_chunk(const struct chunk *c)
     next_state(c);
 }
 
-/* carve the scratch of a chunk of rows c */
-static void carve(struct ops *o, struct chunk *c, int rows)
+/* carve the scratch of a chunk of rows c; 0: no memory */
+static int carve(struct ops *o, struct chunk *c, int rows)
 {
     size_t n = (size_t)rows * (size_t)c->d, tiles = (size_t)rows / TILE, d = (size_t)c->d;
     float *p = cpu_scratch(o, (7 * n + (tiles + 3) * d) * sizeof *p);
+    if (!p) return 0;
     float **part[] = {&c->kp, &c->km, &c->qp, &c->ki, &c->qi, &c->ks, &c->dv};
     for (size_t i = 0; i < sizeof part / sizeof part[0]; i++, p += n) *part[i] = p;
     c->tot = p;
     c->far = c->tot + tiles * d;
     c->tmp = c->far + d;
+    return 1;
 }
 
 void cpu_kda_chunk(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb,
@@ -187,7 +189,7 @@ void cpu_kda_chunk(struct ops *o, const float *qkv, const float *g, int64_t ldg,
 {
     int64_t w = (int64_t)heads * d;
     struct chunk c = {.d = d, .ldx = 3 * w, .ldg = ldg, .ldb = ldb, .ldo = ldo};
-    carve(o, &c, chunk);
+    if (!carve(o, &c, chunk)) return;
     for (int h = 0; h < heads; h++) {
         c.s = state + (int64_t)h * d * d;
         for (int t0 = 0; t0 < t; t0 += chunk) {

@@ -77,7 +77,8 @@ static void expand(const struct job *b, int panel, int np, int64_t at, int n)
 }
 
 /* acc := (ADD: acc +) leaf l of panels [panel, panel + np) for the rows of a block */
-static void sum_leaf(const struct job *b, const struct rows *v, int panel, int np, int l, enum cpu_mac_mode mode, float *acc)
+static void sum_leaf(const struct job *b, const struct rows *v, int panel, int np, int l, enum cpu_mac_mode mode,
+                     float *acc)
 {
     struct cpu_mac c = {.acc_ps = CPU_ROWS * CPU_PANEL, .ldx = v->ldx, .np = np, .step = b->step, .mode = mode};
     const struct mat *m = b->m;
@@ -192,10 +193,12 @@ size_t cpu_linear_scratch(const struct cpu_impl *im)
     return fixed_bytes() + (im->act == ACT_BF16 ? (size_t)im->max_kp * CPU_ROWS * sizeof(float) : 0);
 }
 
-static void job_open(struct job *b, struct ops *o, const struct mat *m, int leaf_k, int n_leaves, int64_t leaf_kp)
+/* 0: no memory */
+static int job_open(struct job *b, struct ops *o, const struct mat *m, int leaf_k, int n_leaves, int64_t leaf_kp)
 {
     struct cpu_impl *im = cpu_impl_of(o);
-    float *p = cpu_reserve(&im->lin, cpu_linear_scratch(im), "scratch of linear");
+    float *p = cpu_reserve(im, &im->lin, cpu_linear_scratch(im), "scratch of linear");
+    if (!p) return 0;
     *b = (struct job){.kr = im->kr, .m = m, .n1 = m->n, .leaf_k = leaf_k, .n_leaves = n_leaves, .leaf_kp = leaf_kp};
     b->bf16 = im->act == ACT_BF16 && !m->exact;
     b->packed = b->bf16 && im->kr->mac16;
@@ -207,6 +210,7 @@ static void job_open(struct job *b, struct ops *o, const struct mat *m, int leaf
     b->stack = p + SLOT;
     b->w = (uint16_t *)(p + (LEVELS + 1) * SLOT);
     b->xc = b->w + CPU_NP * W_PANEL;
+    return 1;
 }
 
 void cpu_linear(struct ops *o, const struct mat *m, const float *x, int64_t ldx, int t, float *y, int64_t ldy)
@@ -214,7 +218,7 @@ void cpu_linear(struct ops *o, const struct mat *m, const float *x, int64_t ldx,
     struct job b;
     int leaf = m->leaf ? m->leaf : m->k;
     if (t < 1) return;
-    job_open(&b, o, m, leaf, m->k / leaf, cpu_mat_leaf_kp(o, m));
+    if (!job_open(&b, o, m, leaf, m->k / leaf, cpu_mat_leaf_kp(o, m))) return;
     run(&b, x, ldx, t, y, ldy);
 }
 
@@ -224,7 +228,7 @@ void cpu_linear_part(struct ops *o, const struct mat *m, int n0, int n1, int k0,
     struct job b;
     if (t < 1) return;
     int64_t kp = cpu_mat_leaf_kp(o, m), len = k1 == m->k ? kp - k0 : k1 - k0;
-    job_open(&b, o, m, k1 - k0, 1, len);
+    if (!job_open(&b, o, m, k1 - k0, 1, len)) return;
     b.panel_kp = kp;
     b.n0 = n0;
     b.n1 = n1;

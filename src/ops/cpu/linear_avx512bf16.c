@@ -7,6 +7,7 @@
 #include "ops/cpu/kernel.h"
 
 KERNEL_TARGET("avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")
+#include "ops/cpu/kernel512.h" /* compiled for the target above */
 
 enum { ROWS = 8 };
 
@@ -26,30 +27,11 @@ KERNEL_INLINE void pair(__m512 *s, const uint16_t *x, int64_t ldx, const uint16_
 #undef ROW
 }
 
-KERNEL_INLINE void load(__m512 *s, const float *from, int fresh, const int mr)
-{
-#define ROW(r) s[r] = fresh ? _mm512_setzero_ps() : _mm512_load_ps(from + (r) * 16)
-    KERNEL_EACH8(mr, ROW)
-#undef ROW
-}
-
-KERNEL_INLINE void store(float *to, __m512 *s, int add, const int mr)
-{
-    if (add) {
-#define ROW(r) s[r] = _mm512_add_ps(_mm512_load_ps(to + (r) * 16), s[r])
-        KERNEL_EACH8(mr, ROW)
-#undef ROW
-    }
-#define ROW(r) _mm512_store_ps(to + (r) * 16, s[r])
-    KERNEL_EACH8(mr, ROW)
-#undef ROW
-}
-
 KERNEL_INLINE void body(const struct cpu_mac *c, const int mr, const int np)
 {
     const uint16_t *x = c->x, *w = c->w;
     __m512 a[4][8];
-#define PANEL(p) load(a[p], c->acc + (p) * c->acc_ps, c->mode != CPU_MAC_GO_ON, mr)
+#define PANEL(p) kernel512_load(a[p], c->acc + (p) * c->acc_ps, c->mode != CPU_MAC_GO_ON, mr)
     KERNEL_EACH4(np, PANEL)
 #undef PANEL
     for (int n = c->k / 2; n > 0; n--, x += 2, w += 32) {
@@ -57,7 +39,7 @@ KERNEL_INLINE void body(const struct cpu_mac *c, const int mr, const int np)
         KERNEL_EACH4(np, PANEL)
 #undef PANEL
     }
-#define PANEL(p) store(c->acc + (p) * c->acc_ps, a[p], c->mode == CPU_MAC_ADD, mr)
+#define PANEL(p) kernel512_store(c->acc + (p) * c->acc_ps, a[p], c->mode == CPU_MAC_ADD, mr)
     KERNEL_EACH4(np, PANEL)
 #undef PANEL
 }

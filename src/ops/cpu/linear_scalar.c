@@ -24,7 +24,8 @@ static void mac(const struct cpu_mac *c)
         }
     }
     for (int r = 0; r < c->mr; r++)
-        for (int j = 0; j < 16; j++) c->acc[r * 16 + j] = c->mode == CPU_MAC_ADD ? c->acc[r * 16 + j] + a[r][j] : a[r][j];
+        for (int j = 0; j < 16; j++)
+            c->acc[r * 16 + j] = c->mode == CPU_MAC_ADD ? c->acc[r * 16 + j] + a[r][j] : a[r][j];
 }
 
 static int shape(int mr)

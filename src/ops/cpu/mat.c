@@ -35,7 +35,8 @@ enum status cpu_mat_new(struct ops *o, struct mat *m, enum mat_kind kind, int n,
         return ERR(ST_E_RANGE, "matrix %d x %d, leaf %d: sizes must be positive and the leaf divide the inputs", n, k,
                    leaf);
     if (kind == MAT_MXFP4 && (k % 32 || leaf % 32))
-        return ERR(ST_E_RANGE, "matrix %d x %d, leaf %d: MXFP4 needs inputs and leaf in whole blocks of 32", n, k, leaf);
+        return ERR(ST_E_RANGE, "matrix %d x %d, leaf %d: MXFP4 needs inputs and leaf in whole blocks of 32", n, k,
+                   leaf);
     size_t panels = ((size_t)n + CPU_PANEL - 1) / CPU_PANEL;
     int64_t kp = kind == MAT_MXFP4 ? k : (int64_t)(k / leaf_of(&v)) * cpu_mat_leaf_kp(o, &v);
     if (kind == MAT_MXFP4) {

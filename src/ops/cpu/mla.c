@@ -44,6 +44,7 @@ void cpu_mla_attend(struct ops *o, const float *q, int64_t ldq, const struct pag
     int width = rank + rope;
     float *tile = cpu_scratch(o, (size_t)width * (ATTEND_TILE + GROUPS * ATTEND_LANES) * sizeof *tile);
     struct attend a[GROUPS];
+    if (!tile) return;
     for (int s = 0; s < n_seq; s++) {
         int64_t n = (int64_t)seq[s].n_rows * heads;
         for (int64_t i = 0; i < n; i += GROUPS * ATTEND_LANES)
@@ -122,6 +123,7 @@ void cpu_mla_attend_expanded(struct ops *o, const float *q, int64_t ldq, const s
     size_t n_kv = (n % CPU_PANEL == 0 && wkv->leaf == 0 ? n : (size_t)wkv->n) * ATTEND_TILE;
     struct expand e = {.o = o, .wkv = wkv, .rank = rank, .rope = rope, .nope = nope, .v_dim = v_dim};
     e.latent = cpu_scratch(o, (n_latent + n_key + n_kv + dk * EXP_ROWS) * sizeof *e.latent);
+    if (!e.latent) return;
     e.key = e.latent + n_latent;
     e.kv = e.key + n_key;
     e.lanes = e.kv + n_kv;

@@ -134,7 +134,8 @@ static void hidden(const struct call *c, struct work *s, int row0)
             memcpy(s->in + (int64_t)i * c->latent, c->z + (int64_t)(row0 + s->row[first + i]) * c->latent,
                    (size_t)c->latent * sizeof *s->in);
         cpu_linear(c->o, &c->up[e], s->in, c->latent, n, s->mid, 2 * (int64_t)c->cols);
-        cpu_situ(c->o, s->mid, 2 * (int64_t)c->cols, c->b1, c->b2, n, c->cols, s->h + (int64_t)first * c->cols, c->cols);
+        cpu_situ(c->o, s->mid, 2 * (int64_t)c->cols, c->b1, c->b2, n, c->cols, s->h + (int64_t)first * c->cols,
+                 c->cols);
     }
 }
 
@@ -147,7 +148,8 @@ static void leaves(const struct call *c, struct work *s, int c0, int c1, int str
         int first = s->start[e], n = s->start[e + 1] - first;
         for (int g = 0; g < c->groups && n > 0; g++)
             cpu_linear_part(c->o, &c->down[e], c0, c1, g * width, (g + 1) * width,
-                            s->h + (int64_t)first * c->cols + g * width, c->cols, n, s->leaf + first * ld + g * strip, ld);
+                            s->h + (int64_t)first * c->cols + g * width, c->cols, n, s->leaf + first * ld + g * strip,
+                            ld);
     }
 }
 
@@ -250,7 +252,8 @@ void cpu_moe(struct ops *o, const struct mat *up, const struct mat *down, int e0
              const float *z, int latent, int cols, int groups, int merge, const int32_t *idx, const float *w, int k,
              float b1, float b2, int t, float *y, int64_t y_stride)
 {
-    struct buf *b = &cpu_impl_of(o)->moe;
+    struct cpu_impl *im = cpu_impl_of(o);
+    struct buf *b = &im->moe;
     const struct call c = {.o = o, .up = up, .down = down, .e0 = e0, .n_local = n_local, .n_experts = n_experts,
                            .latent = latent, .cols = cols, .groups = groups, .merge = merge, .k = k, .z = z, .w = w,
                            .idx = idx, .b1 = b1, .b2 = b2};
@@ -260,9 +263,10 @@ void cpu_moe(struct ops *o, const struct mat *up, const struct mat *down, int e0
     carve(&s, NULL, (size_t)(rows_), (size_t)k, (size_t)n_local, (size_t)latent, (size_t)cols, (size_t)groups, \
           (size_t)(strip_))
     while (rows > 1 && NEED(rows, strip) > b->bytes) rows = (rows + 1) / 2;
-    cpu_reserve(b, NEED(rows, strip), "scratch of experts");
+    if (!cpu_reserve(im, b, NEED(rows, strip), "scratch of experts")) return;
     while (strip < latent && NEED(rows, strip + 16) <= b->bytes) strip += 16;
 #undef NEED
-    carve(&s, b->p, (size_t)rows, (size_t)k, (size_t)n_local, (size_t)latent, (size_t)cols, (size_t)groups, (size_t)strip);
+    carve(&s, b->p, (size_t)rows, (size_t)k, (size_t)n_local, (size_t)latent, (size_t)cols, (size_t)groups,
+          (size_t)strip);
     for (int r = 0; r < t; r += rows) block(&c, &s, r, t - r < rows ? t - r : rows, strip, y, y_stride);
 }

@@ -139,7 +139,9 @@ void cpu_attnres(struct ops *o, const float *bank, int64_t bank_stride, int n_ba
                  float *normed)
 {
     size_t n_score = ((size_t)n_bank + CPU_LANES) / CPU_LANES * CPU_LANES;
-    float *score = cpu_scratch(o, (n_score + (size_t)h) * sizeof *score), *spare = score + n_score;
+    float *score = cpu_scratch(o, (n_score + (size_t)h) * sizeof *score);
+    if (!score) return;
+    float *spare = score + n_score;
     for (int i = 0; i < t; i++) {
         int64_t at = (int64_t)i * h;
         float *row = mix ? mix + at : spare;

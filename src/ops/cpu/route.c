@@ -43,6 +43,7 @@ void cpu_route(struct ops *o, const float *logits, const float *bias, int n_expe
                int32_t *idx, float *w)
 {
     float *s = cpu_scratch(o, (size_t)n_experts * sizeof *s);
+    if (!s) return;
     for (int i = 0; i < t; i++) {
         int32_t *id = idx + (int64_t)i * k;
         float *wt = w + (int64_t)i * k, sum = 0;

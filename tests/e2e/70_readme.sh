@@ -1,0 +1,18 @@
+#!/bin/bash
+# Every shell line of the README runs as it stands there, in its order, and the run in it gives what the text says.
+. "$(dirname "$0")/lib.sh"
+# building is not repeated, and the program under test is taken; everything is written below $W
+awk '/^```sh/{on=1; next} /^```/{on=0} on' README.md | grep -v '^make' |
+    sed -e "s#\$PWD/build/release#$(dirname "$PDFLASH")#" -e "s#build/demo#$W/demo#g" >"$W/readme.sh"
+check "README names nine commands or more" sh -c "grep -c pdflash '$W/readme.sh' | awk '{exit !(\$1 >= 9)}'"
+timeout 600 bash -euo pipefail "$W/readme.sh" >"$W/readme.log" 2>&1
+rc=$?
+if [ $rc = 0 ]; then pass "README runs as it stands"; else fail "README: exit $rc"; tail -20 "$W/readme.log"; fi
+check "README: all eight answers are right" grep -q "openai *8 of 8 all questions" "$W/readme.log"
+check "README: Kimi-K3 is planned" grep -q "plan pp8tp4ep4/tp32ep4: 64 ranks" "$W/readme.log"
+check "README: the single run is the same" $X tokens "$W/demo/single.h5" "$W/demo/results.h5"
+# what the README names must be there
+for f in $(grep -oE '(inputs|tools|tests|docs)/[A-Za-z0-9_./-]*[A-Za-z0-9]' README.md | sort -u); do
+    check "README names $f, which is there" test -e "$f"
+done
+finish
