@@ -1,6 +1,7 @@
 /* plan - what a run would do, from config files alone: no MPI, no weights. */
 #include <stdio.h>
 
+#include "base/buf.h"
 #include "ckpt/config.h"
 #include "cmd/options.h"
 #include "cmd/setup.h"
@@ -16,7 +17,18 @@ enum status cmd_plan(int argc, char **argv)
     if (help) return ST_OK;
     TRY(setup_configs(&o, &s));
     setup_plan_options(&o, &s, o.max_prompt, o.concurrency, &p);
-    TRY(plan_print_text(stdout, &s.c, s.dflash ? &s.d : NULL, &s.topo, &p, o.max_prompt));
-    if (o.json_file) TRY(plan_print_json(o.json_file, &s.c, s.dflash ? &s.d : NULL, &s.topo, &p, o.max_prompt));
-    return ST_OK;
+    if (o.dedupe && !o.node_size) return ERR(ST_E_USAGE, "plan --dedupe needs --node-size N: no hosts are known here");
+    if (o.node_size && !o.dedupe) return ERR(ST_E_USAGE, "--node-size %d has no meaning without --dedupe", o.node_size);
+    enum status st = ST_OK;
+    int *node = mem_alloc((size_t)s.topo.decode.tp, sizeof *node, "node numbers");
+    if (!node) return ST_E_NOMEM;
+    if (o.dedupe && !s.topo.single) {
+        share_nodes(s.topo.decode.tp, o.node_size, node);
+        p.share = (struct share){s.topo.decode.tp, node};
+    }
+    st = plan_print_text(stdout, &s.c, s.dflash ? &s.d : NULL, &s.topo, &p, o.max_prompt);
+    if (st == ST_OK && o.json_file)
+        st = plan_print_json(o.json_file, &s.c, s.dflash ? &s.d : NULL, &s.topo, &p, o.max_prompt);
+    mem_free(node);
+    return st;
 }

@@ -66,7 +66,7 @@ static enum status check_cover(const struct transfer *t)
         p[i] = &t->peer[i].plan;
         l[i] = &t->peer[i].layout;
     }
-    if (st == ST_OK) st = transfer_plan_check(p, l, t->n_peers, &t->slot, t->max_pages);
+    if (st == ST_OK) st = transfer_plan_check(t->c, t->d, p, l, t->n_peers, &t->slot, t->max_pages);
     mem_free(p);
     mem_free(l);
     return st;
