@@ -255,11 +255,11 @@ enum status transfer_open(struct world *w, const struct config *c, const struct 
         return st;
     }
     if (w->rank == 0)
-        log_info("transfer: %s, osc %s, %s windows, %d slots", t->via->name, t->opt.transport == TRANSPORT_SENDRECV ? "none" : transfer_osc(),
+        log_info("transfer: %s, osc %s, %s windows, %d slots%s", t->via->name, t->opt.transport == TRANSPORT_SENDRECV ? "none" : transfer_osc(),
                  opt->transport != TRANSPORT_RMA  ? "no"
                  : opt->window == WINDOW_ALLOCATE ? "allocated"
                                                   : "created",
-                 t->n_slots);
+                 t->n_slots, opt->plan.share.n ? ", rows and draft once a node" : "");
     *t_p = t;
     return ST_OK;
 }
