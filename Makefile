@@ -44,9 +44,11 @@ MTSRCS    := $(sort $(wildcard tests/mpi_*.c))
 MTESTS    := $(MTSRCS:tests/%.c=$(B)/tests/%)
 # x_*: programs that the end-to-end tests call; bench_*: measurements, never part of a test run
 XTESTS    := $(patsubst tests/%.c,$(B)/tests/%,$(sort $(wildcard tests/x_*.c)))
+# programs around the product
+MKTINY    := $(B)/mktiny
 BENCHES   := $(patsubst tests/%.c,$(B)/tests/%,$(sort $(wildcard tests/bench_*.c)))
 
-.PHONY: all help bench run test test-unit test-mpi test-e2e asan ubsan valgrind lint format install clean bootstrap man
+.PHONY: all help tools bench run test test-unit test-mpi test-e2e asan ubsan valgrind lint format install clean bootstrap man
 .DEFAULT_GOAL := all
 
 ## all: build pdflash
@@ -72,7 +74,7 @@ test: bootstrap
 	@B=$(B) tests/run.sh all
 
 ## test-unit: serial tests only
-test-unit: $(TESTS)
+test-unit: $(TESTS) $(MKTINY)
 	@B=$(B) tests/run.sh unit
 
 ## test-mpi: tests of modules that communicate
@@ -80,11 +82,14 @@ test-mpi: $(MTESTS)
 	@B=$(B) tests/run.sh mpi
 
 ## test-e2e: the program as a user runs it
-test-e2e: $(BIN) $(XTESTS)
+test-e2e: $(BIN) $(XTESTS) $(MKTINY)
 	@B=$(B) tests/run.sh e2e
 
 .PHONY: build-tests
-build-tests: $(TESTS) $(MTESTS) $(XTESTS)
+build-tests: $(TESTS) $(MTESTS) $(XTESTS) $(MKTINY)
+
+## tools: build the programs around the product (mktiny: random checkpoints)
+tools: $(MKTINY)
 
 ## bench: build the measuring programs (build/release/tests/bench_*)
 bench: $(BENCHES)
@@ -96,7 +101,7 @@ asan ubsan:
 	@B=build/asan SANITIZE=1 tests/run.sh all
 
 ## valgrind: serial tests under memcheck, scalar kernels
-valgrind: $(TESTS)
+valgrind: $(TESTS) $(MKTINY)
 	@B=$(B) tests/run.sh valgrind
 
 ## lint: include ladder, file sizes, man page
@@ -156,6 +161,13 @@ $(LIB): $(OBJS)
 $(BIN): $(B)/src/main.o $(LIB)
 	$(call say,LD $@)
 	$(Q)$(MPICC) $(SAN) -o $@ $< $(LIB) $(LDLIBS_)
+$(B)/mktiny: $(B)/tools/mktiny.o $(LIB)
+	$(call say,LD $@)
+	$(Q)$(CC) $(SAN) -o $@ $< $(LIB) $(LDLIBS_)
+$(B)/tools/%.o: tools/%.c Makefile
+	@mkdir -p $(@D)
+	$(call say,CC $<)
+	$(Q)$(CC) $(CFLAGS_) -MMD -MP -c $< -o $@
 $(B)/tests/%.o: tests/%.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC $<)
@@ -175,4 +187,4 @@ $(B)/tests/%: $(B)/tests/%.o $(TSUITE) $(LIB)
 	$(Q)$(MPICC) $(SAN) -o $@ $< $(TSUITE) $(LIB) $(CHECK_LD) $(LDLIBS_)
 .PRECIOUS: $(B)/tests/%.o
 
--include $(OBJS:.o=.d) $(B)/src/main.d $(TSRCS:tests/%.c=$(B)/tests/%.d) $(MTSRCS:tests/%.c=$(B)/tests/%.d) $(B)/tests/suite.d
+-include $(OBJS:.o=.d) $(B)/tools/mktiny.d $(B)/src/main.d $(TSRCS:tests/%.c=$(B)/tests/%.d) $(MTSRCS:tests/%.c=$(B)/tests/%.d) $(B)/tests/suite.d

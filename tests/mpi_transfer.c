@@ -126,6 +126,24 @@ static void check_counts(struct bench *b)
     EXPECT(b->st.n_free_pages == b->st.layout.spec.n_pages && b->st.n_free_slots == b->st.layout.spec.n_slots);
 }
 
+/* what ranks of a node read from one another is what a plan without sharing would have brought them, and nothing else */
+static void check_shared(struct bench *b)
+{
+    for (int c = 0; c < COMP_N && !b->prefill; c++) {
+        struct layout whole;
+        struct plan_options alone = b->opt.plan;
+        int64_t want = 0;
+        alone.share.n = 0;
+        EXPECT(memory_slot_layout(&b->c, &b->d, &b->w.topo, &alone, b->w.role.tp_rank, &whole) == ST_OK);
+        for (int i = 0; i < whole.n; i++)
+            for (int r = 0; r < REQUESTS; r++)
+                if ((int)whole.entry[i].comp == c) want += whole.entry[i].item_bytes * pages_of(r);
+        if (!(b->t->slot.spec.absent >> c & 1)) want = 0;
+        EXPECT(transfer_shared(b->t, (enum comp)c) == (uint64_t)want);
+        layout_free(&whole);
+    }
+}
+
 static void run_one(const struct topology *topo, const struct transfer_options *opt, enum place place, int piece)
 {
     struct bench b;
@@ -140,10 +158,11 @@ static void run_one(const struct topology *topo, const struct transfer_options *
     if (st == ST_OK) st = b.prefill ? source_run(&b) : dest_run(&b);
     EXPECT(st == ST_OK);
     if (st == ST_OK) check_counts(&b);
+    if (st == ST_OK) check_shared(&b);
     topology_text(topo, text, sizeof text);
     int all = suite_all(failures == 0);
     if (all) bench_close(&b); /* after a failure peers may be stuck; the process ends anyway */
-    ck_assert_msg(all, "%s, transport %d, window %d, verify %d, %d slots, order %d, place %d", text, (int)opt->transport,
+    ck_assert_msg(all, "%s, nodes of %d, transport %d, window %d, verify %d, %d slots, order %d, place %d", text, bench_node_size, (int)opt->transport,
                   (int)opt->window, opt->verify, opt->plan.staging_slots, (int)opt->plan.order, (int)place);
 }
 
@@ -177,6 +196,32 @@ START_TEST(every_topology_delivers_every_value)
 }
 END_TEST
 
+/* one copy a node: pretended nodes of two, of three and of eight ranks, and the host; one slot that is always reused */
+START_TEST(nodes_share_what_their_ranks_hold_alike)
+{
+    static const int tps[] = {1, 2, 4, 8}, nodes[] = {-1, 2, 3, 8};
+    int turn = 0, free_osc = strcmp(forced_osc(), "sm") != 0;
+    for (int pp = 1; pp <= 3; pp++)
+        for (int i = 0; i < 4; i++)
+            for (int k = 1; k < 4; k++) {
+                struct topology topo = topology_make_small(pp, tps[i], tps[k]);
+                if (topo.n_ranks != suite_size()) continue;
+                struct transfer_options opt = options();
+                bench_node_size = nodes[turn % 4];
+                opt.plan.staging_slots = 1 + turn % 2;
+                opt.plan.order = turn % 2 ? PAGE_TOKEN_MAJOR : PAGE_HEAD_MAJOR;
+                if (free_osc) run_one(&topo, &opt, PLACE_HOST, turn % 2 ? 301 : 0);
+                bench_node_size = nodes[(turn + 1) % 4];
+                opt.transport = TRANSPORT_SENDRECV;
+                opt.plan.staging_slots = 2 - turn % 2;
+                run_one(&topo, &opt, turn % 2 ? PLACE_HOST : PLACE_DEVICE, 0);
+                bench_node_size = 0;
+                turn++;
+            }
+    ck_assert(turn > 0 || suite_size() < 3);
+}
+END_TEST
+
 START_TEST(plan_hash_sees_every_option)
 {
     struct topology topo = topology_make_small(2, 2, 4);
@@ -186,7 +231,8 @@ START_TEST(plan_hash_sees_every_option)
     uint64_t base = 0, h = 0;
     int ok = transfer_plan_all_hash(&c, &d, &topo, &o, &base) == ST_OK &&
              transfer_plan_all_hash(&c, &d, &topo, &o, &h) == ST_OK && h == base;
-    for (int k = 0; k < 6 && ok; k++) {
+    for (int k = 0; k < 7 && ok; k++) {
+        int node[4] = {0, 0, 2, 2};
         struct plan_options x = o;
         struct topology y = topo;
         if (k == 0) x.page = 16;
@@ -195,6 +241,7 @@ START_TEST(plan_hash_sees_every_option)
         if (k == 3) x.stripe = 0;
         if (k == 4) x.max_prompt = 48;
         if (k == 5) y = topology_make_small(2, 2, 2);
+        if (k == 6) x.share = (struct share){4, node};
         if (k == 3) y = topology_make_small(1, 4, 1); /* striping needs more sources than destinations */
         ok = transfer_plan_all_hash(&c, &d, &y, &x, &h) == ST_OK && h != base;
     }
@@ -207,6 +254,7 @@ void suite_fill(Suite *s)
 {
     TCase *tc = SUITE_CASE(s, "transfer", 100);
     SUITE_TEST(tc, every_topology_delivers_every_value);
+    SUITE_TEST(tc, nodes_share_what_their_ranks_hold_alike);
     SUITE_TEST(tc, plan_hash_sees_every_option);
 }
 

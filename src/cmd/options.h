@@ -21,6 +21,7 @@ struct options {
     /* topology */
     const char *prefill, *decode;
     int single;
+    int dedupe, node_size;
     /* work */
     const char *spec;
     int block, concurrency, max_new, chunk, page, slots, limit, shots, thinking, max_prompt;

@@ -1,6 +1,7 @@
 /* plan - what a run would do, from config files alone: no MPI, no weights. */
 #include <stdio.h>
 
+#include "base/buf.h"
 #include "ckpt/config.h"
 #include "cmd/options.h"
 #include "cmd/setup.h"
@@ -20,6 +21,16 @@ enum status cmd_plan(int argc, char **argv)
                    "--max-prompt %d: with --max-new %d and a block of %d at most %d fit into the model's %d positions",
                    o.max_prompt, o.max_new, s.block, s.most_prompt, s.c.max_position);
     setup_plan_options(&o, &s, o.max_prompt, o.concurrency, &p);
-    return (o.json ? plan_print_json : plan_print_text)(stdout, &s.c, s.dflash ? &s.d : NULL, &s.topo, &p,
-                                                        o.max_prompt);
+    if (o.dedupe && !o.node_size) return ERR(ST_E_USAGE, "plan --dedupe needs --node-size N: no hosts are known here");
+    if (o.node_size && !o.dedupe) return ERR(ST_E_USAGE, "--node-size %d has no meaning without --dedupe", o.node_size);
+    enum status st;
+    int *node = mem_alloc((size_t)s.topo.decode.tp, sizeof *node, "node numbers");
+    if (!node) return ST_E_NOMEM;
+    if (o.dedupe && !s.topo.single) {
+        share_nodes(s.topo.decode.tp, o.node_size, node);
+        p.share = (struct share){s.topo.decode.tp, node};
+    }
+    st = (o.json ? plan_print_json : plan_print_text)(stdout, &s.c, s.dflash ? &s.d : NULL, &s.topo, &p, o.max_prompt);
+    mem_free(node);
+    return st;
 }

@@ -273,6 +273,9 @@ enum status record_finish(struct record *r, const struct rank_stats *st, int n_r
     gmtime_r(&now, &tm);
     strftime(utc, sizeof utc, "%Y-%m-%dT%H:%M:%SZ", &tm);
     const struct rank_stats *lead = &st[0];
+    int64_t shared = 0;
+    for (int i = 0; i < n_ranks; i++)
+        for (int c = 0; c < COMP_N; c++) shared += (int64_t)st[i].shared_bytes[c];
     for (int i = 0; i < n_ranks; i++)
         if (st[i].role == ROLE_DECODE && st[i].tp_rank == 0) lead = &st[i];
     struct result_attr a[] = {{"end_utc", H5_KIND_STR, utc, 0, 0},
@@ -280,6 +283,7 @@ enum status record_finish(struct record *r, const struct rank_stats *st, int n_r
                               {"interrupted", H5_KIND_I64, NULL, interrupted, 0},
                               {"scheduler_ticks", H5_KIND_I64, NULL, lead->ticks, 0},
                               {"start_delay_ticks_max", H5_KIND_I64, NULL, lead->start_delay_max, 0},
+                              {"node_shared_bytes", H5_KIND_I64, NULL, shared, 0},
                               {"decode_rounds", H5_KIND_I64, NULL, lead->rounds, 0},
                               {"draft_s", H5_KIND_F64, NULL, 0, lead->draft_s},
                               {"verify_s", H5_KIND_F64, NULL, 0, lead->verify_s},

@@ -176,6 +176,8 @@ static enum status check_build(struct job *j)
 static enum status refuse_options(const struct job *j)
 {
     if (j->o.comm == OPT_COMM_NCCL) return ERR(ST_E_CONFIG, "--comm nccl needs a GPU for every rank of a group; with --device cpu use auto, mpi or shm");
+    if (j->o.dedupe && j->o.single) return ERR(ST_E_USAGE, "--dedupe has no meaning with --single: nothing moves");
+    if (j->o.node_size && !j->o.dedupe) return ERR(ST_E_USAGE, "--node-size %d has no meaning without --dedupe", j->o.node_size);
     if (j->o.resume && j->o.force_new) return ERR(ST_E_USAGE, "--resume and --force-new exclude each other");
     return ST_OK;
 }
@@ -200,6 +202,7 @@ static enum status prepare(struct job *j)
     if (j->n == 0) return ERR(ST_E_CONFIG, "%s: no prompts", j->o.prompts);
     TRY(world_agree(&j->w, open_ops(j)));
     setup_plan_options(&j->o, &j->s, j->max_prompt, j->n, &j->plan);
+    if (j->o.dedupe) j->plan.share = (struct share){j->s.topo.n_decode, j->w.node_of};
     j->told = j->s;
     struct plan_options told = j->plan;
     TRY(world_agree(&j->w, inject_apply(&j->o.inject, j->w.role.role, &j->s, &j->plan)));
@@ -251,6 +254,18 @@ static void print_ranks(const struct rank_stats *s, int n)
     }
 }
 
+/* with --dedupe: what came over the wire, and what ranks of a node read from one another instead */
+static void print_shared(const struct rank_stats *s, int n)
+{
+    uint64_t wire[COMP_N] = {0}, shared[COMP_N] = {0};
+    for (int i = 0; i < n; i++)
+        for (int c = 0; c < COMP_N; c++) wire[c] += s[i].put_bytes[c], shared[c] += s[i].shared_bytes[c];
+    for (int c = 0; c < COMP_N; c++)
+        if (shared[c])
+            log_info("%s: %" PRIu64 " bytes over the wire, %" PRIu64 " without --dedupe: the rest was read within nodes", comp_name[c],
+                     wire[c], wire[c] + shared[c]);
+}
+
 /* what must hold at the end of every run, whatever happened in it */
 static enum status check_ranks(const struct rank_stats *s, int n)
 {
@@ -269,6 +284,7 @@ static enum status leader_end(struct job *j, const struct rank_stats *all)
     int lead = leader_rank(j);
     char *plan = NULL;
     print_ranks(all, j->w.size);
+    print_shared(all, j->w.size);
     log_info("free at the end: pages and slots of all %d ranks as at the start; orders %lld; start delay at most %lld ticks",
              j->w.size, (long long)all[lead].orders, (long long)all[lead].start_delay_max);
     TRY(facts_plan_json(&j->told, &j->plan, &plan));
@@ -304,6 +320,7 @@ static enum status job_body(struct job *j)
     TRY(world_agree(&j->w, inject_parse(&j->o.inject, &j->inj)));
     TRY(world_agree(&j->w, setup_configs(&j->o, &j->s)));
     TRY(world_split(&j->w, &j->s.topo));
+    if (j->o.dedupe) TRY(world_agree(&j->w, world_nodes(&j->w, j->o.node_size)));
     j->leader = j->w.rank == leader_rank(j);
     int prefill = j->w.role.role == ROLE_PREFILL;
     int talks = j->leader || (prefill && j->w.role.tp_rank == 0 && j->w.role.last_stage);

@@ -374,6 +374,7 @@ static void fill_stats(struct decoder *p)
     st->compute_s = st->prefill_s + st->draft_s + st->verify_s + st->commit_s - coll_seconds(p->e.coll);
     st->order_hash = p->log.hash;
     if (p->transfer) st->window_bytes = transfer_window_bytes(p->transfer);
+    for (int c = 0; c < COMP_N && p->transfer; c++) st->shared_bytes[c] = transfer_shared(p->transfer, (enum comp)c);
     if (p->sched) {
         struct scheduler_stats s = scheduler_stats(p->sched);
         st->ticks = s.ticks;

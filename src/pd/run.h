@@ -56,6 +56,7 @@ struct rank_stats { /* one per rank, gathered at the end; plain numbers */
     int64_t weight_bytes, state_bytes, window_bytes, peak_host_bytes, device_bytes; /* device -1: none */
     double compute_s, wait_s, transfer_s, total_s;
     double draft_s, verify_s, commit_s, prefill_s;
+    uint64_t shared_bytes[COMP_N];      /* decode, --dedupe: read from slots of other ranks of the node */
     uint64_t put_bytes[COMP_N], puts[COMP_N], words, flushes, stage_bytes, stage_messages;
     int64_t rounds, chunks, orders;
     uint64_t order_hash;

@@ -53,7 +53,11 @@ static enum status layout_fields(struct world *w, const struct run_config *r, st
     else
         TRY(memory_slot_layout(r->c, r->d, &w->topo, p, w->role.tp_rank, &l));
     x->entries_hash = layout_hash(&l);
-    if (w->role.role == ROLE_DECODE) {
+    if (w->role.role == ROLE_DECODE) { /* of a slot that holds all the rank needs, wherever in the node it lies */
+        struct plan_options whole = *p;
+        whole.share.n = 0;
+        layout_free(&l);
+        TRY(memory_slot_layout(r->c, r->d, &w->topo, &whole, w->role.tp_rank, &l));
         x->slot_bytes = (uint64_t)l.bytes;
         x->window_bytes = (uint64_t)l.bytes * (uint64_t)p->staging_slots;
         x->pages_per_slot = (uint32_t)l.spec.n_pages;

@@ -66,7 +66,7 @@ static enum status check_cover(const struct transfer *t)
         p[i] = &t->peer[i].plan;
         l[i] = &t->peer[i].layout;
     }
-    if (st == ST_OK) st = transfer_plan_check(p, l, t->n_peers, &t->slot, t->max_pages);
+    if (st == ST_OK) st = transfer_plan_check(t->c, t->d, p, l, t->n_peers, &t->slot, t->max_pages);
     mem_free(p);
     mem_free(l);
     return st;
@@ -186,6 +186,12 @@ static enum status check_options(const struct transfer *t)
 {
     if (t->w->topo.single) return ERR(ST_E_INTERNAL, "transfer: a single group moves nothing");
     if (t->n_slots < 1) return ERR(ST_E_CONFIG, "staging slots: %d; at least 1 is needed", t->n_slots);
+    if (t->opt.plan.share.n && (t->opt.plan.share.n != t->n_decode || (!t->source && t->w->share == MPI_COMM_NULL)))
+        return ERR(ST_E_INTERNAL, "transfer: sharing of %d decode ranks without world_nodes", t->opt.plan.share.n);
+    if (t->opt.transport == TRANSPORT_RMA && t->opt.plan.share.n && strcmp(transfer_osc(TRANSPORT_RMA), "sm") == 0)
+        return ERR(ST_E_CONFIG,
+                   "--dedupe with the osc component forced to sm: it cannot expose memory that a node shares; leave the "
+                   "component open or use another (mpirun --mca osc rdma), or --transport sendrecv");
     if (t->opt.transport == TRANSPORT_RMA && t->opt.window == WINDOW_CREATE && strcmp(transfer_osc(TRANSPORT_RMA), "sm") == 0)
         return ERR(ST_E_CONFIG,
                    "--window create with the osc component forced to %s: it can only allocate; use --window allocate, or "
@@ -222,6 +228,7 @@ static enum status open_all(struct transfer *t)
     if (st == ST_OK) st = check_shm(t, node);
     if (st == ST_OK) st = t->source ? transfer_source_open(t) : transfer_dest_open(t);
     TRY(world_agree(t->w, st));
+    TRY(world_agree(t->w, transfer_share_open(t)));
     st = t->via->open(t);
     return world_agree(t->w, st);
 }
@@ -249,11 +256,11 @@ enum status transfer_open(struct world *w, const struct config *c, const struct 
         return st;
     }
     if (w->rank == 0)
-        log_info("transfer: %s, osc %s, %s windows, %d slots", t->via->name, transfer_osc(opt->transport),
+        log_info("transfer: %s, osc %s, %s windows, %d slots%s", t->via->name, transfer_osc(opt->transport),
                  opt->transport != TRANSPORT_RMA  ? "no"
                  : opt->window == WINDOW_ALLOCATE ? "allocated"
                                                   : "created",
-                 t->n_slots);
+                 t->n_slots, opt->plan.share.n ? ", rows and draft once a node" : "");
     *t_p = t;
     return ST_OK;
 }
@@ -262,6 +269,7 @@ void transfer_close(struct transfer *t)
 {
     if (!t) return;
     if (t->impl) t->via->close(t);
+    transfer_share_close(t);
     transfer_source_close(t);
     transfer_dest_close(t);
     for (int i = 0; t->peer && i < t->n_peers; i++) {
@@ -282,7 +290,7 @@ enum status transfer_progress(struct transfer *t)
 
 int64_t transfer_window_bytes(const struct transfer *t)
 {
-    return t->data_bytes + t->words_bytes + t->credit_bytes;
+    return t->data_bytes + t->words_bytes + t->credit_bytes + t->share_bytes;
 }
 
 

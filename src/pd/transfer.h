@@ -8,6 +8,10 @@
  *
  * A source sends only under a GRANT of the slot's current generation. A slot's generation only changes when
  * every expected word of the old one is DONE or QUIET. Every run is bounds-checked against both entries.
+ *
+ * With plan.share (--dedupe, after world_nodes) decode ranks of a node keep their slots in memory the node shares; one of
+ * them receives MLA rows (draft K/V of the same heads) for all, and the others unpack them from its slot. A slot is then
+ * granted to the sources anew when all who read it have unpacked or dropped it.
  * Never started in single mode. */
 #ifndef PDFLASH_PD_TRANSFER_H
 #define PDFLASH_PD_TRANSFER_H
@@ -40,6 +44,8 @@ enum status transfer_open(struct world *w, const struct config *c, const struct 
                           const struct transfer_options *opt, const struct state *source, struct transfer **t_p);
 /* transfer_close - free windows. Collective. */
 void transfer_close(struct transfer *t);
+/* transfer_shared - with --dedupe: bytes of the component this rank has read from slots of other ranks of its node. */
+uint64_t transfer_shared(const struct transfer *t, enum comp comp);
 /* transfer_progress - drive MPI and the transport; cheap. Local. */
 enum status transfer_progress(struct transfer *t);
 int64_t transfer_window_bytes(const struct transfer *t);

@@ -74,8 +74,11 @@ static enum status check_quiet(const struct transfer *t, int slot)
     return ST_OK;
 }
 
+/* Whatever is said after a grant ends what was owed; FREED also says that the slots of other ranks were read. */
 static enum status tell_sources(struct transfer *t, int slot, enum word_state state, uint32_t count)
 {
+    t->to[slot].owed = 0;
+    if (state == WORD_FREED) transfer_share_release(t, slot, t->to[slot].generation);
     uint64_t w = word_pack((struct word_value){t->to[slot].generation, state, COMP_MLA, count});
     for (int s = 0; s < t->n_peers; s++)
         if (t->peer[s].expected) TRY(t->via->credit(t, s, slot, w));
@@ -91,6 +94,17 @@ static void fill_nan(void *p, int64_t bytes)
 {
     uint16_t *v = p;
     for (int64_t i = 0; i < bytes / 2; i++) v[i] = NAN_FILL;
+}
+
+/* The sources learn of a grant when nobody of this node reads the slot's last generation any more. */
+static enum status open_slot(struct transfer *t, int slot)
+{
+    struct dest_slot *s = &t->to[slot];
+    if (!s->owed || !transfer_share_free(t, slot, s->before)) return ST_OK;
+    if (t->opt.verify) fill_nan(t->data + slot * t->slot_bytes, t->slot_bytes);
+    memset(aux_of(t, slot), 0, sizeof(struct layout_aux));
+    TRY(t->via->sync(t));
+    return tell_sources(t, slot, WORD_GRANT, (uint32_t)s->n_pages);
 }
 
 enum status transfer_quiet(struct transfer *t, int slot, int *quiet_p)
@@ -116,14 +130,13 @@ enum status transfer_grant(struct transfer *t, int slot, uint32_t generation, in
     if (n_pages < 1 || n_pages > t->max_pages)
         return ERR(ST_E_RANGE, "grant: request %d: %d pages; a slot holds 1 to %d; the prompt is too long", request,
                    n_pages, t->max_pages);
-    *s = (struct dest_slot){.granted = 1, .generation = generation, .request = request, .n_pages = n_pages, .want = s->want};
+    transfer_share_release(t, slot, generation - 1);
+    *s = (struct dest_slot){.granted = 1, .owed = 1, .before = s->generation, .generation = generation, .request = request,
+                            .n_pages = n_pages, .want = s->want};
     for (int i = 0; i < t->n_expected; i++)
         s->want[i] = transfer_plan_bytes(&t->peer[t->expected[i].peer].plan, t->expected[i].comp, n_pages, NULL);
     memset(t->words + words_at(t, slot, 0, COMP_MLA), 0, (size_t)(words_at(t, 1, 0, COMP_MLA)));
-    if (t->opt.verify) fill_nan(t->data + slot * t->slot_bytes, t->slot_bytes);
-    memset(aux_of(t, slot), 0, sizeof(struct layout_aux));
-    TRY(t->via->sync(t));
-    return tell_sources(t, slot, WORD_GRANT, (uint32_t)n_pages);
+    return open_slot(t, slot);
 }
 
 enum status transfer_ready(struct transfer *t, int slot, int *ready_p)
@@ -133,12 +146,17 @@ enum status transfer_ready(struct transfer *t, int slot, int *ready_p)
     if (!s->granted) return ERR(ST_E_INTERNAL, "ready: slot %d is not granted", slot);
     TRY(t->via->progress(t));
     TRY(t->via->sync(t));
-    int waiting = 0, failed = 0;
+    TRY(open_slot(t, slot));
+    int waiting = s->owed, failed = 0;
+    enum word_state all[COMP_N];
+    for (int c = 0; c < COMP_N; c++) all[c] = s->owed ? WORD_NONE : WORD_DONE;
     for (int i = 0; i < t->n_expected; i++) {
         const struct expected *e = &t->expected[i];
         struct word_value v = seen(t, slot, e);
         failed |= v.state == WORD_FAIL;
         waiting |= v.state != WORD_DONE;
+        if (v.state == WORD_FAIL || (v.state != WORD_DONE && all[e->comp] == WORD_DONE))
+            all[e->comp] = v.state == WORD_FAIL ? WORD_FAIL : WORD_NONE;
         if (v.state != WORD_DONE) continue;
         uint64_t bytes = line_of(t, slot, e)->bytes;
         if (bytes != (uint64_t)s->want[i] || v.comp != e->comp)
@@ -149,6 +167,9 @@ enum status transfer_ready(struct transfer *t, int slot, int *ready_p)
                        v.comp < COMP_N ? comp_name[v.comp] : "?", s->want[i], comp_name[e->comp]);
     }
     TRY(t->via->sync(t)); /* words seen: now the data */
+    transfer_share_publish(t, slot, all);
+    transfer_share_seen(t, slot, &waiting, &failed);
+    TRY(transfer_share_sync(t));
     if (!waiting && !failed && !s->ready) {
         s->ready = 1;
         s->done_s = world_now(t->w);
@@ -225,7 +246,8 @@ static enum status check_aux(const struct transfer *t, int slot, const struct la
 
 /* ---- unpacking ---------------------------------------------------------------------------------------------------- */
 
-static enum status unpack_entry(struct transfer *t, int slot, const struct layout_entry *e, struct state *s, int state_slot)
+enum status transfer_unpack_entry(struct transfer *t, int slot, const struct layout_entry *e, const char *from,
+                                  struct state *s, int state_slot)
 {
     int to = layout_find(&s->layout, e->comp, e->layer, e->kv);
     if (to < 0 || s->layout.entry[to].item_bytes != e->item_bytes || s->layout.entry[to].head0 != e->head0)
@@ -235,12 +257,12 @@ static enum status unpack_entry(struct transfer *t, int slot, const struct layou
     const int32_t *page = state_pages(s, state_slot);
     for (int i = 0; i < n; i++) {
         int64_t item = comp_paged(e->comp) ? page[i] : state_slot, at = layout_offset(&s->layout, to, item);
-        const char *from = t->data + slot * t->slot_bytes + e->base + i * e->stride;
+        const char *p = from + e->base + i * e->stride;
         if (at < 0)
             return ERR(ST_E_RANGE, "unpack: request %d: %s layer %d page %d goes to item %" PRId64 "; the pool has %d",
                        t->to[slot].request, comp_name[e->comp], e->layer, i, item, s->layout.entry[to].n_items);
-        if (t->opt.verify) TRY(check_nan(t, slot, e, i, from));
-        s->o->put(s->o, (void *)((uintptr_t)s->arena.p + (uintptr_t)at), from, (size_t)e->item_bytes);
+        if (t->opt.verify) TRY(check_nan(t, slot, e, i, p));
+        s->o->put(s->o, (void *)((uintptr_t)s->arena.p + (uintptr_t)at), p, (size_t)e->item_bytes);
     }
     return ST_OK;
 }
@@ -259,7 +281,9 @@ enum status transfer_unpack(struct transfer *t, int slot, struct state *s, int s
     TRY(check_aux(t, slot, &aux));
     if (t->opt.verify) TRY(check_sums(t, slot));
     for (int i = 0; i < t->slot.n; i++)
-        if (t->slot.entry[i].comp != COMP_AUX) TRY(unpack_entry(t, slot, &t->slot.entry[i], s, state_slot));
+        if (t->slot.entry[i].comp != COMP_AUX)
+            TRY(transfer_unpack_entry(t, slot, &t->slot.entry[i], t->data + slot * t->slot_bytes, s, state_slot));
+    TRY(transfer_share_unpack(t, slot, s, state_slot));
     x->granted = 0;
     TRY(tell_sources(t, slot, WORD_FREED, (uint32_t)x->n_pages));
     if (aux_p) *aux_p = aux;
@@ -298,5 +322,6 @@ void transfer_dest_table(const struct transfer *t)
                       comp_name[e->comp], s->want[i], v.state <= WORD_FREED ? word_state_name[v.state] : "?", v.generation,
                       v.count, line_of(t, slot, e)->bytes);
         }
+        if (s->granted) transfer_share_table(t, slot);
     }
 }

@@ -1,7 +1,7 @@
 /* transfer_impl - what the parts of transfer share; private to transfer*.c and their test.
  *
- * transfer.c opens and closes, transfer_source.c queues and settles, transfer_dest.c grants, checks and unpacks;
- * transfer_rma.c and transfer_sendrecv.c carry bytes. Only the last two call MPI. */
+ * transfer.c opens and closes, transfer_source.c queues and settles, transfer_dest.c grants, checks and unpacks,
+ * transfer_share.c is what ranks of one node receive for one another; transfer_rma.c and transfer_sendrecv.c carry bytes. */
 #ifndef PDFLASH_PD_TRANSFER_IMPL_H
 #define PDFLASH_PD_TRANSFER_IMPL_H
 
@@ -65,6 +65,8 @@ struct expected { int peer; enum comp comp; }; /* one word a destination waits f
 
 struct dest_slot {
     int granted;      /* from grant to unpack */
+    int owed;         /* the sources do not know of the grant yet: ranks of this node still read the slot */
+    uint32_t before;  /* generation before this one */
     int ready;        /* transfer_ready said 1 */
     uint32_t generation;
     int request, n_pages;
@@ -92,9 +94,11 @@ struct transfer {
     int64_t piece_bytes;  /* most bytes of one put; counts of MPI are int */
     int64_t bounce_bytes; /* most bytes of a device arena copied before the copies are used again */
     int most_puts;        /* to one destination between flushes: some components keep a request for each */
-    /* memory others write to */
+    uint64_t shared[COMP_N]; /* bytes read from slots of other ranks of the node */
+    struct sharing *sharing; /* decode ranks with --dedupe */
+    /* memory others write to; with sharing data is that of sharing */
     char *data, *words, *credit;
-    int64_t data_bytes, words_bytes, credit_bytes;
+    int64_t data_bytes, words_bytes, credit_bytes, share_bytes;
     void *impl; /* of the transport */
 };
 
@@ -128,5 +132,23 @@ void transfer_source_table(const struct transfer *t);
 enum status transfer_dest_open(struct transfer *t);
 void transfer_dest_close(struct transfer *t);
 void transfer_dest_table(const struct transfer *t);
+
+/* transfer_unpack_entry - one entry's items from the slot memory at from to the pools, scanned for NaN when verifying. */
+enum status transfer_unpack_entry(struct transfer *t, int slot, const struct layout_entry *e, const char *from,
+                                  struct state *s, int state_slot);
+
+/* transfer_share - all of it does nothing without sharing or on prefill ranks.
+ * open: t->data. Collective on w->share. publish: tell readers of this rank's slot what state its components have (NONE:
+ * nothing yet). seen: *waiting_p, *failed_p |= what this rank's lenders say. release: slots of other ranks are not read any
+ * more for this generation. free: nobody reads this rank's slot of this generation any more. unpack: what lies elsewhere. */
+enum status transfer_share_open(struct transfer *t);
+void transfer_share_close(struct transfer *t); /* Collective on w->share */
+enum status transfer_share_sync(struct transfer *t);
+void transfer_share_publish(struct transfer *t, int slot, const enum word_state state[COMP_N]);
+void transfer_share_seen(const struct transfer *t, int slot, int *waiting_p, int *failed_p);
+void transfer_share_release(struct transfer *t, int slot, uint32_t generation);
+int transfer_share_free(const struct transfer *t, int slot, uint32_t generation);
+enum status transfer_share_unpack(struct transfer *t, int slot, struct state *s, int state_slot);
+void transfer_share_table(const struct transfer *t, int slot);
 
 #endif

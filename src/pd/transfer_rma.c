@@ -20,11 +20,14 @@ struct rma {
 
 /* ---- windows ----------------------------------------------------------------------------------------------- */
 
-static enum status make_win(struct transfer *t, struct window *w, int64_t bytes, const char *name, char **base_p)
+/* given: the memory exists already (it may be of no bytes); else it is made */
+static enum status make_win(struct transfer *t, struct window *w, int64_t bytes, int given, const char *name, char **base_p)
 {
-    void *base = NULL;
+    void *base = given ? *base_p : NULL;
     int rc;
-    if (t->opt.window == WINDOW_ALLOCATE) {
+    if (given) {
+        rc = MPI_Win_create(base, (MPI_Aint)bytes, 1, MPI_INFO_NULL, t->w->xfer, &w->win);
+    } else if (t->opt.window == WINDOW_ALLOCATE) {
         rc = MPI_Win_allocate((MPI_Aint)bytes, 1, MPI_INFO_NULL, t->w->xfer, (void *)&base, &w->win);
     } else {
         TRY(world_agree(t->w, buf_alloc(&w->mem, (size_t)bytes, name)));
@@ -35,13 +38,14 @@ static enum status make_win(struct transfer *t, struct window *w, int64_t bytes,
         w->win = MPI_WIN_NULL;
         int class = MPI_ERR_UNKNOWN;
         MPI_Error_class(rc, &class);
-        if (t->opt.window == WINDOW_CREATE && class == MPI_ERR_WIN)
+        if ((given || t->opt.window == WINDOW_CREATE) && class == MPI_ERR_WIN)
             return ERR(
                 ST_E_CONFIG,
                 "MPI_Win_create of %s, %lld bytes: this MPI's one-sided component cannot take memory it did not allocate; "
-                "use --window allocate or --transport sendrecv",
-                name, (long long)bytes);
-        return mpi_check(rc, t->opt.window == WINDOW_CREATE
+                "use %s or --transport sendrecv",
+                name, (long long)bytes, given ? "no --dedupe" : "--window allocate");
+        return mpi_check(rc, given                             ? "MPI_Win_create (use no --dedupe, or --transport sendrecv)"
+                             : t->opt.window == WINDOW_CREATE
                                  ? "MPI_Win_create (use --window allocate or --transport sendrecv)"
                                  : "MPI_Win_allocate (use --window create or --transport sendrecv)");
     }
@@ -63,9 +67,9 @@ static enum status check_model(const struct window *w, const char *name)
     return ERR(ST_E_CONFIG, "%s: the window's memory model is not MPI_WIN_UNIFIED; use --transport sendrecv", name);
 }
 
-static enum status open_win(struct transfer *t, struct window *w, int64_t bytes, const char *name, char **base_p)
+static enum status open_win(struct transfer *t, struct window *w, int64_t bytes, int given, const char *name, char **base_p)
 {
-    enum status st = make_win(t, w, bytes, name, base_p);
+    enum status st = make_win(t, w, bytes, given, name, base_p);
     if (st == ST_OK) st = check_model(w, name);
     TRY(world_agree(t->w, st));
     return mpi_check(MPI_Win_lock_all(MPI_MODE_NOCHECK, w->win), "MPI_Win_lock_all");
@@ -115,9 +119,9 @@ static enum status rma_open(struct transfer *t)
 {
     TRY(world_agree(t->w, own_memory(t))); /* before a collective call that a rank would miss */
     struct rma *m = t->impl;
-    TRY(open_win(t, &m->data, t->data_bytes, "pdflash data", &t->data));
-    TRY(open_win(t, &m->words, t->words_bytes, "pdflash words", &t->words));
-    TRY(open_win(t, &m->credit, t->credit_bytes, "pdflash credit", &t->credit));
+    TRY(open_win(t, &m->data, t->data_bytes, t->opt.plan.share.n > 0, "pdflash data", &t->data));
+    TRY(open_win(t, &m->words, t->words_bytes, 0, "pdflash words", &t->words));
+    TRY(open_win(t, &m->credit, t->credit_bytes, 0, "pdflash credit", &t->credit));
     TRY(rma_sync(t));
     return mpi_check(MPI_Barrier(t->w->xfer), "MPI_Barrier"); /* nobody writes before all have cleared */
 }

@@ -239,12 +239,13 @@ static enum status msg_open(struct transfer *t)
     m->sent = mem_alloc(size, sizeof *m->sent, "message counts");
     m->got = mem_alloc(size, sizeof *m->got, "message counts");
     if (!m->receive_req || !m->receiving || !m->sent || !m->got) return ST_E_NOMEM;
-    TRY(buf_alloc(&m->mem, (size_t)transfer_window_bytes(t), "staging slots"));
+    int64_t data_bytes = t->sharing ? 0 : t->data_bytes; /* that of a node which shares exists */
+    TRY(buf_alloc(&m->mem, (size_t)(data_bytes + t->words_bytes + t->credit_bytes), "staging slots"));
     TRY(buf_alloc(&m->receive, peers * m->receive_bytes, "message buffers"));
     TRY(buf_alloc(&m->small, (size_t)N_SMALL * SMALL_BYTES, "message buffers"));
     if (t->source) TRY(buf_alloc(&m->send, (size_t)N_DATA * DATA_BYTES, "message buffers"));
-    t->data = m->mem.p;
-    t->words = t->data + t->data_bytes;
+    if (!t->sharing) t->data = m->mem.p;
+    t->words = (char *)m->mem.p + data_bytes;
     t->credit = t->words + t->words_bytes;
     return ST_OK;
 }

@@ -113,7 +113,7 @@ static enum status start(struct world *w)
 enum status world_start(int *argc, char ***argv, struct world *w)
 {
     struct world x = {.all = MPI_COMM_NULL, .ctrl = MPI_COMM_NULL, .xfer = MPI_COMM_NULL, .node = MPI_COMM_NULL,
-                      .tp = MPI_COMM_NULL, .pp = MPI_COMM_NULL};
+                      .share = MPI_COMM_NULL, .tp = MPI_COMM_NULL, .pp = MPI_COMM_NULL};
     int running = 0;
     TRY(mpi_check(MPI_Initialized(&running), "MPI_Initialized"));
     if (!running) {
@@ -143,6 +143,20 @@ enum status world_split(struct world *w, const struct topology *t)
     int stage = decode ? t->prefill.pp : w->role.stage; /* a number of its own for the decode group */
     TRY(make_split(w->all, stage, w->role.tp_rank, "pdflash tp", &w->tp));
     return make_split(w->all, decode ? MPI_UNDEFINED : w->role.tp_rank, w->role.stage, "pdflash pp", &w->pp);
+}
+
+enum status world_nodes(struct world *w, int node_size)
+{
+    int decode = w->role.role == ROLE_DECODE, part = node_size > 0 ? w->role.tp_rank / node_size : 0, mine = w->role.tp_rank;
+    TRY(make_split(w->node, decode ? part : MPI_UNDEFINED, w->role.tp_rank, "pdflash share", &w->share));
+    if (decode) TRY(mpi_check(MPI_Bcast(&mine, 1, MPI_INT, 0, w->share), "MPI_Bcast")); /* a node is its lowest tp rank */
+    int *all = mem_alloc((size_t)w->size, sizeof *all, "nodes of all ranks");
+    w->node_of = mem_alloc((size_t)w->topo.n_decode, sizeof *w->node_of, "nodes of decode ranks");
+    enum status st = world_agree(w, all && w->node_of ? ST_OK : ST_E_NOMEM);
+    if (st == ST_OK) st = mpi_check(MPI_Allgather(&mine, 1, MPI_INT, all, 1, MPI_INT, w->all), "MPI_Allgather");
+    for (int q = 0; q < w->topo.n_decode && st == ST_OK; q++) w->node_of[q] = all[topology_decode_rank(&w->topo, q)];
+    mem_free(all);
+    return st;
 }
 
 /* ---- agreement ------------------------------------------------------------------------------------------- */
@@ -198,6 +212,9 @@ void world_stop(struct world *w)
     MPI_Finalized(&over);
     if (!running || over) return;
     wait_stop();
+    drop(&w->share);
+    mem_free(w->node_of);
+    w->node_of = NULL;
     drop(&w->pp);
     drop(&w->tp);
     drop(&w->node);

@@ -22,6 +22,8 @@ struct world {
     struct rank_role role;
     MPI_Comm tp;       /* this stage's TP group, or the decode group */
     MPI_Comm pp;       /* prefill: same tp_rank along the stages (rank = stage); MPI_COMM_NULL on decode */
+    MPI_Comm share;    /* after world_nodes: decode ranks of this rank's node, by tp rank; MPI_COMM_NULL on prefill */
+    int *node_of;      /* [n_decode] after world_nodes: node number of every decode rank */
     double t0;         /* run start on this rank's MPI_Wtime; the same moment on all ranks within a round trip */
     int started;       /* MPI was started by world_start */
 };
@@ -31,6 +33,10 @@ struct world {
 enum status world_start(int *argc, char ***argv, struct world *w);
 /* world_split - check size == t->n_ranks (ST_E_LAUNCH naming both and the mpirun command), make tp and pp. Collective. */
 enum status world_split(struct world *w, const struct topology *t);
+/* world_nodes - find the nodes whose decode ranks share what they receive (--dedupe): the hosts, or with node_size > 0 runs
+ * of that many decode ranks of one host, as if it were several. Only the transfer looks at them. After world_split.
+ * Collective on all. */
+enum status world_nodes(struct world *w, int node_size);
 /* world_agree - the worst status over all ranks (largest exit code, then largest status). Collective on all. */
 enum status world_agree(struct world *w, enum status st);
 /* world_check_equal - hash equal on every rank, else st_if_not naming `what`, the first rank that differs and both

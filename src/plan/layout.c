@@ -36,6 +36,8 @@ static enum status check_spec(const struct config *c, const struct draft_config 
     if (kda_layers(c, s->layers) > 0 && c->kda_heads % s->tp)
         return ERR(ST_E_CONFIG, "layout: tp %d does not divide linear_attn_config.num_heads %d; choose another tp",
                    s->tp, c->kda_heads);
+    if (s->absent & ~(1u << COMP_MLA | 1u << COMP_DRAFT))
+        return ERR(ST_E_CONFIG, "layout: components %#x are left to another rank; only mla and draft can be", s->absent);
     if (!s->has_draft) return ST_OK;
     if (!d) return ERR(ST_E_CONFIG, "layout: draft entries asked for without a draft model; give --draft");
     if (d->kv_heads % s->tp && s->tp % d->kv_heads)
@@ -75,7 +77,7 @@ static void add_target(const struct config *c, struct layout *l)
     if (kda_layers(c, s->layers) > 0) heads = split_kv_heads(c->kda_heads, s->tp, s->tp_rank);
     int64_t n = heads.end - heads.begin, d = c->kda_dim;
     for (int i = s->layers.begin; i < s->layers.end; i++)
-        if (!c->is_kda[i]) add(l, COMP_MLA, i, 0, whole, mla);
+        if (!c->is_kda[i] && !(s->absent >> COMP_MLA & 1)) add(l, COMP_MLA, i, 0, whole, mla);
     for (int i = s->layers.begin; i < s->layers.end; i++)
         if (c->is_kda[i]) add(l, COMP_KDA, i, 0, heads, n * d * d * 4);
     for (int i = s->layers.begin; i < s->layers.end; i++)
@@ -87,7 +89,8 @@ enum status layout_make(const struct config *c, const struct draft_config *draft
 {
     TRY(check_spec(c, draft, spec));
     struct layout l = {.spec = *spec};
-    int n_layers = spec->layers.end - spec->layers.begin, n_draft = spec->has_draft ? draft->n_layers : 0;
+    int n_layers = spec->layers.end - spec->layers.begin;
+    int n_draft = spec->has_draft && !(spec->absent >> COMP_DRAFT & 1) ? draft->n_layers : 0;
     size_t most = (size_t)(2 * n_layers + 2 * n_draft + 1);
     l.entry = mem_alloc(most, sizeof *l.entry, "layout entries");
     if (!l.entry) return ST_E_NOMEM;
@@ -134,7 +137,8 @@ uint64_t layout_hash(const struct layout *l)
 {
     const struct layout_spec *s = &l->spec;
     const int64_t head[] = {s->page,      s->order,   s->kv, s->draft_kv, s->layers.begin, s->layers.end, s->has_draft,
-                            s->has_aux,   s->tp,      s->tp_rank, s->n_pages, s->n_slots,  l->n,          l->bytes};
+                            s->has_aux,   s->tp,      s->tp_rank, s->n_pages, s->n_slots,  l->n,          l->bytes,
+                            s->absent,    s->rows_for.begin, s->rows_for.end, s->draft_for};
     uint64_t h = hash64(head, sizeof head, 0);
     for (int i = 0; i < l->n; i++) { /* field by field: struct padding has no meaning */
         const struct layout_entry *e = &l->entry[i];

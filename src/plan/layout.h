@@ -55,6 +55,9 @@ struct layout_spec {
     int has_draft;           /* draft entries exist (last prefill stage, decode) */
     int has_aux;             /* aux entry exists (staging slots) */
     int tp, tp_rank;
+    unsigned absent;         /* bit comp: entries that another rank of the node receives for this one (slots, see share.h) */
+    struct range rows_for;   /* slots: tp ranks whose MLA rows this slot receives, first and last of them; 0, 0: only its own */
+    int draft_for;           /* slots: ranks whose draft K/V this slot receives; 0 or 1: only its own */
     int n_pages;             /* pages of the pool, or pages per request in a slot */
     int n_slots;             /* state slots */
 };
@@ -78,7 +81,8 @@ struct layout {
 };
 
 /* layout_make - entries for a rank. draft may be NULL when has_draft is 0.
- * Returns ST_OK, ST_E_CONFIG (tp does not divide heads, page < 1, counts < 0), ST_E_NOMEM. */
+ * Returns ST_OK, ST_E_CONFIG (tp does not divide heads, page < 1, counts < 0, a
+ * component is absent that cannot be), ST_E_NOMEM. */
 enum status layout_make(const struct config *c, const struct draft_config *draft, const struct layout_spec *spec,
                         struct layout *l_p);
 void layout_free(struct layout *l);

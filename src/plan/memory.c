@@ -159,6 +159,9 @@ enum status memory_slot_layout(const struct config *c, const struct draft_config
     s.tp_rank = tp_rank;
     s.n_slots = 1;
     s.n_pages = split_pages(o->max_prompt, o->page);
+    if (o->share.n && o->share.n != t->decode.tp)
+        return ERR(ST_E_CONFIG, "plan: nodes of %d decode ranks are given, there are %d", o->share.n, t->decode.tp);
+    share_spec(&o->share, d, &s);
     return layout_make(c, d, &s, l_p);
 }
 

@@ -2,6 +2,7 @@
 #ifndef PDFLASH_PLAN_MEMORY_H
 #define PDFLASH_PLAN_MEMORY_H
 
+#include "plan/share.h"
 #include "plan/topology.h"
 #include "plan/transfer_plan.h"
 
@@ -16,6 +17,7 @@ struct plan_options { /* what besides topology determines sizes */
     enum page_order order;
     enum kv_dtype kv, draft_kv;
     int stripe;
+    struct share share;     /* decode ranks that receive for their node; n 0: none */
 };
 
 struct rank_memory {

@@ -68,7 +68,7 @@ static enum status survey_pairs(struct survey *s)
             p[i] = at;
             l[i] = &s->src[i];
         }
-        if (st == ST_OK) st = transfer_plan_check(p, l, n, &s->dst[q], s->n_pages);
+        if (st == ST_OK) st = transfer_plan_check(s->c, s->d, p, l, n, &s->dst[q], s->n_pages);
     }
     mem_free(l);
     mem_free(p);
@@ -82,8 +82,9 @@ static uint64_t survey_hash(const struct survey *s)
     const int64_t head[] = {(int64_t)s->c->hash, s->d ? (int64_t)s->d->hash : 0, t->single, t->prefill.pp, t->prefill.tp,
                             t->prefill.ep, t->decode.pp, t->decode.tp, t->decode.ep, o->page, o->max_tokens,
                             o->max_prompt, o->concurrency, o->prefill_slots, o->staging_slots, o->chunk, o->order,
-                            o->kv, o->draft_kv, o->stripe != 0};
+                            o->kv, o->draft_kv, o->stripe != 0, o->share.n};
     uint64_t h = hash64(head, sizeof head, 0);
+    if (o->share.n) h = hash64(o->share.node, (size_t)o->share.n * sizeof *o->share.node, h);
     for (int i = 0; i < s->D; i++) {
         uint64_t v = layout_hash(&s->dst[i]);
         h = hash64(&v, sizeof v, h);
@@ -120,13 +121,14 @@ static enum status survey_make(const struct config *c, const struct draft_config
 
 struct volume {
     int64_t unique, wire, runs; /* bytes of one copy of the state; bytes and runs to all destinations */
+    int64_t held;               /* bytes in all destinations together: the wire's without node sharing */
 };
 
 static struct volume volume_of(const struct survey *s, enum comp comp, int n_pages)
 {
     const struct config *c = s->c;
     int64_t e = kv_bytes(s->o->kv), ch = (int64_t)c->kda_heads * c->kda_dim;
-    struct volume v = {0, 0, 0};
+    struct volume v = {0, 0, 0, 0};
     if (comp == COMP_MLA) v.unique = e * c->n_mla * n_pages * s->o->page * (c->kv_rank + c->qk_rope);
     if (comp == COMP_KDA) v.unique = ch * c->kda_dim * 4 * c->n_kda;
     if (comp == COMP_CONV) v.unique = e * ch * 3 * (c->conv_kernel - 1) * c->n_kda;
@@ -134,6 +136,8 @@ static struct volume volume_of(const struct survey *s, enum comp comp, int n_pag
     if (comp == COMP_DRAFT && s->d)
         v.unique = (int64_t)2 * s->d->n_layers * s->d->kv_heads * s->d->head_dim * kv_bytes(s->o->draft_kv) * n_pages *
                    s->o->page;
+    v.held = comp == COMP_MLA || comp == COMP_AUX ? s->D * v.unique : v.unique;
+    if (comp == COMP_DRAFT && s->d && s->D > s->d->kv_heads) v.held = s->D / s->d->kv_heads * v.unique;
     for (int i = 0; i < n_sources(s) * s->D; i++) {
         int64_t runs;
         v.wire += transfer_plan_bytes(&s->pair[i], comp, n_pages, &runs);
@@ -281,15 +285,15 @@ static void text_copies(FILE *f, const struct survey *s)
 
 static void text_bytes(FILE *f, const struct survey *s)
 {
-    fprintf(f, "\nbytes (a request of %d tokens = %d pages of %d; wire: all %d destinations)\n", s->n_tokens, s->n_pages,
-            s->o->page, s->D);
-    fprintf(f, "  %-5s %15s %15s %15s %15s %12s\n", "", "unique/page", "wire/page", "unique/request", "wire/request",
-            "runs/request");
+    fprintf(f, "\nbytes (a request of %d tokens = %d pages of %d; wire: to all %d destinations; unshared: the wire's without node "
+               "sharing)\n", s->n_tokens, s->n_pages, s->o->page, s->D);
+    fprintf(f, "  %-5s %15s %15s %15s %15s %16s %12s\n", "", "unique/page", "wire/page", "unique/request", "wire/request",
+            "unshared/request", "runs/request");
     for (int k = 0; k < COMP_N; k++) {
-        struct volume all = volume_of(s, (enum comp)k, s->n_pages), one = {0, 0, 0};
+        struct volume all = volume_of(s, (enum comp)k, s->n_pages), one = {0, 0, 0, 0};
         if (k == COMP_MLA || k == COMP_DRAFT) one = volume_of(s, (enum comp)k, 1);
-        fprintf(f, "  %-5s %15" PRId64 " %15" PRId64 " %15" PRId64 " %15" PRId64 " %12" PRId64 "\n", comp_name[k], one.unique,
-                one.wire, all.unique, all.wire, all.runs);
+        fprintf(f, "  %-5s %15" PRId64 " %15" PRId64 " %15" PRId64 " %15" PRId64 " %16" PRId64 " %12" PRId64 "\n", comp_name[k],
+                one.unique, one.wire, all.unique, all.wire, all.held, all.runs);
     }
     fprintf(f, "\nsources (bytes sent per request)\n");
     for (int stage = 0; stage < s->pp; stage++) {
@@ -420,12 +424,12 @@ static void json_bytes(FILE *f, const struct survey *s)
     int first = 1;
     fprintf(f, ",\n\"bytes\": {\"tokens\": %d, \"pages\": %d", s->n_tokens, s->n_pages);
     for (int k = 0; k < COMP_N; k++) {
-        struct volume all = volume_of(s, (enum comp)k, s->n_pages), one = {0, 0, 0};
+        struct volume all = volume_of(s, (enum comp)k, s->n_pages), one = {0, 0, 0, 0};
         if (k == COMP_MLA || k == COMP_DRAFT) one = volume_of(s, (enum comp)k, 1);
         fprintf(f,
                 ",\n  \"%s\": {\"unique_per_page\": %" PRId64 ", \"wire_per_page\": %" PRId64 ", \"unique_per_request\": %" PRId64
-                ", \"wire_per_request\": %" PRId64 ", \"runs_per_request\": %" PRId64 "}",
-                comp_name[k], one.unique, one.wire, all.unique, all.wire, all.runs);
+                ", \"wire_per_request\": %" PRId64 ", \"unshared_per_request\": %" PRId64 ", \"runs_per_request\": %" PRId64 "}",
+                comp_name[k], one.unique, one.wire, all.unique, all.wire, all.held, all.runs);
     }
     fprintf(f, "},\n\"sources\": [");
     for (int i = 0; i < n_sources(s); i++) {

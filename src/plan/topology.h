@@ -3,7 +3,18 @@
  * World ranks 0 .. pp*tp-1 are prefill, stage-major (rank = stage * tp + tp_rank); the decode ranks follow.
  * With single there is one group: the decode group does the prefill too and no window exists. Pure
  * arithmetic, equal on all ranks, immutable after topology_make. Local.
- * EP lies inside TP: ep groups of moe_tp = tp/ep ranks, rank r = ep_rank * moe_tp + moe_rank. */
+ *
+ * EP lies inside TP: ep groups of moe_tp = tp/ep ranks, rank r = ep_rank * moe_tp + moe_rank. The ranks of a group hold the
+ * same n_experts/ep experts and split their intermediate width into contiguous ranges of whole 32-blocks (w1, w3 rows and
+ * w2 columns); they do not deal out whole experts among themselves. Why:
+ *   - routing decides how much an expert has to do. Columns give all ranks of a group equal work whatever is chosen, so a
+ *     layer waits for the fullest of ep groups; whole experts would make it wait for the fullest of tp ranks (seed, TP32 EP4:
+ *     the fullest of 4 groups of 224 experts instead of the fullest of 32 sets of 28);
+ *   - the bytes are the same: weights per rank, and the latent partial each rank contributes to the sum;
+ *   - the leaves of the sum (block group x expert, see split.h) exist for every ep, so the bits do not depend on it;
+ *   - a 32-block is what an MXFP4 scale covers along w2's inputs, so no scale is split; K3's width 3072 over moe_tp 8 is 384
+ *     columns or 12 blocks, still several kernel tiles wide.
+ * Whole experts per rank are the case ep = tp, for widths that cannot be split further. */
 #ifndef PDFLASH_PLAN_TOPOLOGY_H
 #define PDFLASH_PLAN_TOPOLOGY_H
 

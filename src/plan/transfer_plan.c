@@ -7,7 +7,7 @@
 #include "base/buf.h"
 #include "base/hash.h"
 
-enum { PLAN_VERSION = 1 }; /* raise when the meaning of a plan or of a layout changes */
+enum { PLAN_VERSION = 2 }; /* raise when the meaning of a plan or of a layout changes */
 
 struct pairing { /* what building one pair needs to see */
     const struct config *c;
@@ -32,6 +32,15 @@ static int64_t head_bytes(const struct config *c, const struct draft_config *d, 
     case COMP_DRAFT: return (int64_t)s->page * d->head_dim * kv_bytes(s->draft_kv);
     default: return (int64_t)sizeof(struct layout_aux);
     }
+}
+
+/* smallest contiguous piece of one head: an item is rows of them, head by head (conv rows of q, k and v; tokens of a
+ * token-major page), or one row */
+static int64_t unit_bytes(const struct config *c, const struct draft_config *d, const struct layout_spec *s, enum comp comp)
+{
+    if (comp == COMP_CONV) return (int64_t)c->kda_dim * kv_bytes(s->kv);
+    if (comp == COMP_DRAFT && s->order == PAGE_TOKEN_MAJOR) return (int64_t)d->head_dim * kv_bytes(s->draft_kv);
+    return head_bytes(c, d, s, comp);
 }
 
 /* ---- refusals: each side alone, then the two against each other ------------------------------------- */
@@ -83,6 +92,7 @@ static int count_draft(const struct layout *l)
 static enum status check_draft_count(const struct pairing *x)
 {
     int a = count_draft(x->src), b = count_draft(x->dst), want = x->d ? 2 * x->d->n_layers : 0;
+    if (x->dst->spec.absent >> COMP_DRAFT & 1) b = b ? -1 : a; /* another rank of the node has them */
     if (a == b && (a == want || a == 0)) return ST_OK;
     return ERR(ST_E_HANDSHAKE,
                "draft K/V entries: source has %d, destination has %d, the draft model has %d; use one --spec on both sides",
@@ -124,6 +134,7 @@ static enum status check_partners(const struct layout *a, const struct layout *b
         const struct layout_entry *e = &a->entry[i];
         int target = e->comp < COMP_DRAFT;
         if (target ? e->layer < stage.begin || e->layer >= stage.end : !last) continue;
+        if (b->spec.absent >> e->comp & 1) continue;
         if (layout_find(b, e->comp, e->layer, e->kv) < 0)
             return ERR(ST_E_HANDSHAKE, "%s layer %d %d: the %s has an entry, the %s has none", comp_name[e->comp], e->layer,
                        e->kv, a_side, b_side);
@@ -136,16 +147,22 @@ static enum status check_partners(const struct layout *a, const struct layout *b
 /* sources a destination may read replicated rows from, see transfer_plan.h */
 static struct range row_sources(const struct pairing *x)
 {
-    int first = (int)((int64_t)x->q * x->P / x->D);
-    int end = x->P > x->D ? (int)((int64_t)(x->q + 1) * x->P / x->D) : first + 1;
+    struct range to = x->dst->spec.rows_for;
+    if (to.end <= to.begin) to = (struct range){x->q, x->q + 1};
+    int first = (int)((int64_t)to.begin * x->P / x->D);
+    int end = x->P > x->D ? (int)((int64_t)to.end * x->P / x->D) : (int)((int64_t)(to.end - 1) * x->P / x->D) + 1;
     return (struct range){first, end};
 }
 
-/* with more ranks than draft heads several sources hold a head; one of them serves this destination */
-static int serves_draft(const struct pairing *x)
+/* With more ranks than draft heads several sources hold a head: one of them serves a destination; a destination that
+ * receives for several gets its pages from all of them. */
+static int serves_draft(const struct pairing *x, int stripe, struct plan_copy *k)
 {
     int copies = x->P > x->d->kv_heads ? x->P / x->d->kv_heads : 1;
-    return x->p % copies == x->q % copies;
+    if (!stripe || x->dst->spec.draft_for <= 1) return x->p % copies == x->q % copies;
+    k->page_mod = copies;
+    k->page_rem = x->p % copies;
+    return 1;
 }
 
 /* ---- copies --------------------------------------------------------------------------------------------- */
@@ -165,14 +182,12 @@ static void copy_heads(const struct pairing *x, struct plan_copy *k, int lo, int
 {
     const struct layout_entry *a = &x->src->entry[k->src_entry], *b = &x->dst->entry[k->dst_entry];
     const struct layout_spec *s = &x->src->spec;
-    int64_t unit = head_bytes(x->c, x->d, s, k->comp), inner = 0, rows = 1, outer = 0;
+    int64_t unit = unit_bytes(x->c, x->d, s, k->comp), inner = 0, rows = 1, outer = 0;
     if (k->comp == COMP_CONV) { /* rows of [q|k|v]: each of the three is cut by heads on its own */
         inner = 3, rows = x->c->conv_kernel - 1;
-        unit = (int64_t)x->c->kda_dim * kv_bytes(s->kv);
         outer = inner;
     } else if (k->comp == COMP_DRAFT && s->order == PAGE_TOKEN_MAJOR) {
         inner = s->page;
-        unit = (int64_t)x->d->head_dim * kv_bytes(s->draft_kv);
     }
     k->src_off = (lo - a->head0) * unit;
     k->dst_off = (lo - b->head0) * unit;
@@ -204,7 +219,7 @@ static int make_copy(const struct pairing *x, int stripe, struct plan_copy *k)
     }
     int lo = a->head0 > b->head0 ? a->head0 : b->head0;
     int a_end = a->head0 + a->n_heads, b_end = b->head0 + b->n_heads, hi = a_end < b_end ? a_end : b_end;
-    if (lo >= hi || (k->comp == COMP_DRAFT && !serves_draft(x))) return 0;
+    if (lo >= hi || (k->comp == COMP_DRAFT && !serves_draft(x, stripe, k))) return 0;
     copy_heads(x, k, lo, hi - lo);
     return 1;
 }
@@ -263,7 +278,8 @@ static uint64_t hash_side(const struct layout *l, uint64_t h)
 {
     const struct layout_spec *s = &l->spec;
     const int64_t v[] = {s->page,     s->order, s->kv,      s->draft_kv, s->layers.begin, s->layers.end, s->has_draft,
-                         s->has_aux,  s->tp,    s->tp_rank, s->n_pages,  s->n_slots,      l->n,          l->bytes};
+                         s->has_aux,  s->tp,    s->tp_rank, s->n_pages,  s->n_slots,      l->n,          l->bytes,
+                         s->absent,   s->rows_for.begin, s->rows_for.end, s->draft_for};
     return HASH(v, h);
 }
 
@@ -366,14 +382,45 @@ enum status transfer_plan_runs(const struct pair_plan *p, const struct plan_copy
 
 /* ---- coverage ---------------------------------------------------------------------------------------------- */
 
-struct cover { /* runs that write one destination item */
+struct cover { /* runs that write one destination item, and what they bring */
+    const struct config *c;
+    const struct draft_config *d;
     struct plan_run *run;
     size_t n, room;
+    const struct layout *src, *dst; /* of the copy being looked at */
+    const struct layout_entry *a, *b;
+    int64_t from, to;               /* start of its items */
 };
+
+/* A byte's place in the item as it would be on one rank that held all heads. */
+static int64_t whole_place(const struct cover *v, const struct layout *l, const struct layout_entry *e, int64_t off,
+                           int64_t *left_p)
+{
+    int64_t unit = unit_bytes(v->c, v->d, &l->spec, e->comp), row = e->n_heads * unit;
+    int64_t all = e->comp == COMP_DRAFT ? v->d->kv_heads : e->comp == COMP_MLA || e->comp == COMP_AUX ? 1 : v->c->kda_heads;
+    *left_p = row - off % row; /* bytes that follow in both */
+    return off / row * all * unit + e->head0 * unit + off % row;
+}
+
+static enum status cover_place(const struct cover *v, const struct plan_run *run)
+{
+    for (int64_t i = 0, n; i < run->bytes; i += n) {
+        int64_t left[2], s = run->src - v->from + i, t = run->dst - v->to + i;
+        int64_t place[2] = {whole_place(v, v->src, v->a, s, &left[0]), whole_place(v, v->dst, v->b, t, &left[1])};
+        n = left[0] < left[1] ? left[0] : left[1];
+        if (place[0] != place[1])
+            return ERR(ST_E_INTERNAL,
+                       "%s layer %d %d: byte %" PRId64 " of the item, place %" PRId64 " of the whole, comes from place %" PRId64
+                       " (source byte %" PRId64 ")",
+                       comp_name[v->b->comp], v->b->layer, v->b->kv, t, place[1], place[0], s);
+    }
+    return ST_OK;
+}
 
 static enum status cover_add(void *ctx, const struct plan_run *run)
 {
     struct cover *v = ctx;
+    TRY(cover_place(v, run));
     if (v->n == v->room) {
         size_t room = v->room ? 2 * v->room : 64;
         struct plan_run *more = mem_grow(v->run, v->n, room, sizeof *more, "coverage of a transfer plan");
@@ -419,6 +466,8 @@ static enum status cover_item(const struct pair_plan *const *p, const struct lay
                 return ERR(ST_E_INTERNAL, "%s layer %d %d: byte 0 comes from another entry (source entry %d, count 0)",
                            comp_name[e->comp], e->layer, e->kv, k->src_entry);
             int64_t from = paged(e->comp) && a->n_items ? item % a->n_items : 0;
+            v->src = src[i], v->dst = dst, v->a = a, v->b = e;
+            v->from = layout_offset(src[i], k->src_entry, from), v->to = layout_offset(dst, entry, item);
             enum status st = transfer_plan_runs(p[i], k, src[i], dst, from, item, cover_add, v);
             if (st == ST_E_RANGE)
                 return ERR(ST_E_INTERNAL, "%s layer %d %d item %" PRId64 ": a copy leaves its item", comp_name[e->comp],
@@ -428,10 +477,10 @@ static enum status cover_item(const struct pair_plan *const *p, const struct lay
     return cover_check(v, e, item);
 }
 
-enum status transfer_plan_check(const struct pair_plan *const *p, const struct layout *const *src, int n,
-                                const struct layout *dst, int n_pages)
+enum status transfer_plan_check(const struct config *c, const struct draft_config *draft, const struct pair_plan *const *p,
+                                const struct layout *const *src, int n, const struct layout *dst, int n_pages)
 {
-    struct cover v = {NULL, 0, 0};
+    struct cover v = {.c = c, .d = draft};
     enum status st = ST_OK;
     for (int entry = 0; entry < dst->n && st == ST_OK; entry++) {
         int64_t items = paged(dst->entry[entry].comp) ? n_pages : 1;

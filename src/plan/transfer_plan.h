@@ -9,6 +9,8 @@
  * DRAFT by overlap, with replicated source heads shared out (candidate = destination mod count); MLA and
  * AUX rows are replicated: destination d reads from source d * P / D when P <= D, and when P > D the pages
  * are striped over the sources of its group (page mod k) or, with stripe 0, all come from the first.
+ * A slot that receives for its node (share.h) takes the place of all the ranks it serves: its MLA pages are striped over the
+ * sources of all of them, its draft pages over all the sources that hold its heads, so no source sends what others could.
  * Source: pd-systems 2.2-2.7. */
 #ifndef PDFLASH_PLAN_TRANSFER_PLAN_H
 #define PDFLASH_PLAN_TRANSFER_PLAN_H
@@ -54,9 +56,10 @@ enum status transfer_plan_runs(const struct pair_plan *p, const struct plan_copy
                                enum status (*fn)(void *ctx, const struct plan_run *run), void *ctx);
 
 /* transfer_plan_check - every byte of every item of dst (n_pages logical pages) is written exactly once by
- * the n plans (all of one destination, src layouts alongside). Returns ST_OK or ST_E_INTERNAL naming
- * entry, byte and count. Used by tests and by `pdflash plan`. */
-enum status transfer_plan_check(const struct pair_plan *const *p, const struct layout *const *src, int n,
-                                const struct layout *dst, int n_pages);
+ * the n plans (all of one destination, src layouts alongside), and it is the byte that belongs there: same layer, K or V,
+ * head, conv row and q|k|v segment, token, position (page ids and state slots are the caller's). Returns ST_OK or
+ * ST_E_INTERNAL naming entry, byte and count. Used by tests, by `pdflash plan` and by every decode rank at start. */
+enum status transfer_plan_check(const struct config *c, const struct draft_config *draft, const struct pair_plan *const *p,
+                                const struct layout *const *src, int n, const struct layout *dst, int n_pages);
 
 #endif
