@@ -60,7 +60,7 @@ enum status prefill_chunk(struct prefill_stage *p, int slot, int pos0, int n, co
         if (!f->has_acc) return ERR(ST_E_INTERNAL, "prefill: the last stage holds no tap projection of this chunk");
         TRY(draft_context(p->d, p->s, f->acc, &seq, 1));
     }
-    TRY(p->s->o->check(p->s->o));
+    TRY(ops_check(p->s->o));
     if (!ends) return ST_OK;
     if (logits) TRY(show_logits(p, &seq, logits, logits_ctx));
     int32_t token;

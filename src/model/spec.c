@@ -312,7 +312,7 @@ enum status spec_round(struct spec *s, struct spec_seq *const *q, int n, double 
     TRY(verify(s, q, n));
     double t2 = now_s();
     TRY(commit(s, q, n));
-    TRY(s->o->check(s->o));
+    TRY(ops_check(s->o));
     show_logits(s, q, n);
     for (int i = 0; i < n; i++)
         emit(s, q[i], s->drafts + i * (s->opt.block - 1), s->decision[2 * i], s->decision[2 * i + 1]);

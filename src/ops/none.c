@@ -6,9 +6,8 @@ enum status ops_cuda_open(enum ops_act act, int device, struct ops *o_p)
     (void)act;
     (void)device;
     (void)o_p;
-    return ERR(ST_E_CONFIG,
-               "--device cuda: this program was built without CUDA; run on the CPU: leave --device out, or "
-               "say --device cpu");
+    return ERR(ST_E_CONFIG, "--device cuda: this program was built without CUDA; leave --device out to run on the CPU, "
+                            "or build it with make CUDA=1");
 }
 
 int ops_cuda_devices(void)

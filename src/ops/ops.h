@@ -74,7 +74,7 @@ struct ops {
     enum status (*prepare)(struct ops *o, int max_rows);
     /* check - ST_OK, or what went wrong in an operation since the backend was opened: operations return nothing, and
      * one that finds no memory for scratch beyond what prepare() made leaves its outputs as they are (ST_E_NOMEM,
-     * logged). Call it before results are used. */
+     * logged). Call ops_check before results are used; NULL: such a backend ends the process itself. */
     enum status (*check)(const struct ops *o);
     void (*close)(struct ops *o);
 
@@ -207,6 +207,11 @@ struct ops {
                          int64_t ldv, const struct paged *kc, const struct paged *vc, int q_heads, int kv_heads, int d,
                          int window, const struct seq_rows *seq, int n_seq, float *out, int64_t ldo);
 };
+
+static inline enum status ops_check(const struct ops *o)
+{
+    return o->check ? o->check(o) : ST_OK;
+}
 
 /* ops_cpu_open - the CPU backend. isa NULL: the best the machine has; else one of "scalar", "avx2", "avx512",
  * "avx512bf16", "amx"; ST_E_CONFIG when the machine lacks it. */

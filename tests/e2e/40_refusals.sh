@@ -39,7 +39,7 @@ for new in 1048560 99999999 2147483647; do # more than there are positions, also
 done
 expect 2 "prompt longer than the positions: plan" "at most 1048048 fit" "$PDFLASH" plan $MODEL --max-prompt 2147483647
 expect 2 "nccl on the CPU" "nccl" "$PDFLASH" $base --single --comm nccl
-expect 2 "cuda in a CPU build" "built without CUDA; run on the CPU: leave --device out" \
+expect 2 "cuda in a CPU build" "built without CUDA; leave --device out to run on the CPU" \
     "$PDFLASH" $base --single --device cuda
 expect 1 "unknown isa" "sse9" "$PDFLASH" $base --single --isa sse9
 echo "not a result" >"$W/exists.h5"
