@@ -10,14 +10,15 @@ bench() { # NP NAME OPTIONS...
 # cases FILE COUNT RANKS: one line a case; figures are positive, a put is a page, rarely two in a row (or a token's head), all bytes are there
 cases() {
     awk -v want="$2" -v ranks="$3" '
-    function field(name) { match($0, "\"" name "\": [^,}]*"); return substr($0, RSTART + length(name) + 4, RLENGTH - length(name) - 4) }
+    function text(name) { match($0, "\"" name "\": [^,}]*"); return substr($0, RSTART + length(name) + 4, RLENGTH - length(name) - 4) }
+    function number(name) { return text(name) + 0 }
     /"pages":/ {
         n++
-        run = /token-major/ ? 256 : field("page_bytes")
-        if (field("put_gbps") <= 0 || field("memcpy_gbps") <= 0 || field("unpack_gbps") <= 0 || field("ratio") <= 0) bad = bad " figures"
-        if ((field("pack_gbps") == "null") != (/"in place"/ ? 1 : 0)) bad = bad " pack"
-        if (field("put_bytes") < run || field("put_bytes") > 2 * run) bad = bad " put_bytes"
-        if (field("bytes") < ranks * 1048576) bad = bad " bytes"
+        run = /token-major/ ? 256 : number("page_bytes")
+        if (number("put_gbps") <= 0 || number("memcpy_gbps") <= 0 || number("unpack_gbps") <= 0 || number("ratio") <= 0) bad = bad " figures"
+        if ((text("pack_gbps") == "null") != (/"in place"/ ? 1 : 0)) bad = bad " pack"
+        if (number("put_bytes") < run || number("put_bytes") > 2 * run) bad = bad " put_bytes"
+        if (number("bytes") < ranks * 1048576) bad = bad " bytes"
     }
     END { if (n != want || bad) { print n " cases," bad; exit 1 } }' "$1"
 }
