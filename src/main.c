@@ -16,6 +16,7 @@ static const struct {
     {"run", cmd_run, "prefill, transfer, decode, grade: prompts.h5 to results.h5 (under mpirun)"},
     {"show", cmd_show, "summary of a results.h5"},
     {"grade", cmd_grade, "GSM8K accuracy of a results.h5 under four rules"},
+    {"bench", cmd_bench, "measurements: `pdflash bench --help` lists them"},
 };
 
 static void help(FILE *f)

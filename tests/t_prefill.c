@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rig.h"
+#include "stages.h"
 
 const char *const suite_name = "prefill";
 
@@ -33,48 +33,7 @@ static void teardown(void)
     rig_close(&whole);
 }
 
-/* ---- a stage of a pipeline ------------------------------------------------------------------------- */
-
-static void stage_draft(struct rig *r)
-{
-    struct draft_spec d = {.parts = DRAFT_FC, .n_taps = r->stage.n_taps, .tp = 1, .max_rows = ROWS, .kv = OPS_KV_FP32};
-    memcpy(d.tap, r->stage.tap_index, sizeof d.tap); /* this stage's columns of fc only */
-    if (r->stage.last) d.parts |= DRAFT_CONTEXT;
-    OK(safetensors_open(suite_path("inputs/k3-nano-dflash"), &r->draft_ckpt));
-    OK(draft_open(&r->o, &r->dc, r->draft_ckpt, &d, &r->comm, &r->d));
-    r->stage.d = r->d;
-}
-
-static void stage_open(struct rig *r, int pp, int stage, int with_draft)
-{
-    struct range layers = split_stage(whole.c.n_layers, pp, stage);
-    memset(r, 0, sizeof *r);
-    r->c = whole.c;
-    r->dc = whole.dc;
-    r->comm = comm_self();
-    OK(ops_cpu_open(ACT_FP32, NULL, &r->o));
-    OK(safetensors_open(suite_path("inputs/k3-nano"), &r->ckpt));
-    struct target_spec ts = {.layers = layers, .tp = 1, .ep = 1, .max_rows = ROWS};
-    OK(target_open(&r->o, &r->c, r->ckpt, &ts, &r->comm, &r->t));
-    r->stage = (struct prefill_stage){.t = r->t, .s = &r->s, .first = stage == 0, .last = stage == pp - 1};
-    r->stage.vocab = r->c.vocab;
-    prefill_stage_taps(&r->stage, &r->c, with_draft ? &r->dc : NULL, pp, stage);
-    if (with_draft) stage_draft(r);
-    OK(r->o.prepare(&r->o, ROWS));
-    struct layout_spec l = {.page = 16, .kv = KV_FP32, .draft_kv = KV_FP32, .layers = layers, .tp = 1};
-    l.has_draft = with_draft && r->stage.last;
-    l.n_pages = SLOTS * 13;
-    l.n_slots = SLOTS;
-    struct layout lay;
-    OK(layout_make(&r->c, &r->dc, &l, &lay));
-    OK(state_open(&r->o, &lay, 13, &r->s));
-}
-
-static void stages_close(struct rig *r, int pp)
-{
-    for (int i = 0; i < pp; i++) rig_close(&r[i]);
-    free(r);
-}
+/* ---- pipelines --------------------------------------------------------------------------------------- */
 
 /* the prompt through all stages; the flow object is the hand-off. Returns the first token. */
 static int32_t run_pipeline(struct rig *r, int pp, struct flow *f, const int *slot, int chunk)
@@ -102,9 +61,10 @@ START_TEST(every_pipeline_gives_the_bits_of_one_stage)
     int pp = runs[_i].pp, slot[MAX_STAGES], n_taps = 0, bare = 0;
     int ref = rig_admit(&whole, n_ids + BLOCK);
     int32_t want = rig_prefill(&whole, ref, ids, n_ids, 150);
-    struct rig *r = calloc((size_t)pp, sizeof *r);
+    struct stages_spec spec = {.pp = pp, .with_draft = runs[_i].draft, .kv = KV_FP32, .rows = ROWS, .page = 16, .n_pages = 13};
+    spec.n_slots = SLOTS;
+    struct rig *r = stages_open(&whole, &spec);
     for (int i = 0; i < pp; i++) {
-        stage_open(&r[i], pp, i, runs[_i].draft);
         OK(state_admit(&r[i].s, 7, &slot[i])); /* another request first, so slots and pages differ from the reference */
         slot[i] = rig_admit(&r[i], n_ids + BLOCK);
         n_taps += r[i].stage.n_taps;

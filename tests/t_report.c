@@ -245,6 +245,67 @@ START_TEST(summary_of_a_run_worked_out_by_hand)
 }
 END_TEST
 
+/* ---- transfers under compute -------------------------------------------------------------------------- */
+
+static json_t *overlap_of(const char *path, char **text_p)
+{
+    struct results *r;
+    struct report p;
+    ck_assert_int_eq(results_load(path, &r), ST_OK);
+    ck_assert_int_eq(report_make(r, &p), ST_OK);
+    json_t *all = json_of(&p), *o = json_incref(json_object_get(all, "overlap"));
+    *text_p = text_of(report_text, &p);
+    json_decref(all);
+    results_free(r);
+    return o;
+}
+
+/* admit, first_chunk, prefill_done, transfer_start, transfer_done, start, first_token, end */
+START_TEST(overlap_of_transfers_worked_out_by_hand)
+{
+    static const struct {
+        int attempt;
+        double t[8];
+    } row[] = {
+        {1, {0, 0, 2, 1, 3, 3, 2, 7}},       /* its transfer ends where the window [3, 13] begins */
+        {1, {0, 2, 6, 5, 8, 9, 6, 12}},      /* [5, 8]: own prefill to 6, the first row's decode to 7, then nobody */
+        {1, {0, 11, 13, 12, 14, 15, 13, 16}}, /* [12, 13] is inside: own prefill, nobody else; the rest is cut */
+        {1, {0, NAN, NAN, 5, 6, NAN, NAN, NAN}}, /* [5, 6]: it computes nothing itself */
+        {1, {0, 4, 5, 7, 7, NAN, NAN, NAN}}, /* an empty transfer */
+        {2, {0, 0, 4, 1, 3, 1, 1, 9}},       /* another clock: window [1, 4], only its own compute, twice at once */
+        {3, {0, 0, 1, 0.5, 1.5, 2, 1, 3}},   /* decode begins after the last prefill: no steady state */
+    };
+    const struct results_setup setup = {"hash-2", 7, 4};
+    const char *path = clean_path("overlap.h5");
+    struct results_writer *w = NULL;
+    char *text;
+    log_mute(1);
+    for (int i = 0, attempt = 0; i < 7; i++) {
+        if (row[i].attempt != attempt) {
+            results_close(w);
+            ck_assert_int_eq(results_open(path, attempt ? RESULTS_RESUME : RESULTS_NEW, &setup, &w), ST_OK);
+            attempt = row[i].attempt;
+        }
+        hand_row(w, i, RESULT_EOS, "#### 18", 1, NULL, 0, row[i].t);
+    }
+    results_close(w);
+    json_t *o = overlap_of(path, &text);
+    ck_assert(num(o, "transfers") == 4);
+    close_to(num(o, "window_s"), 10 + 3, 1e-12);
+    close_to(num(o, "transfer_s"), 3 + 1 + 1 + 2, 1e-12);
+    close_to(num(o, "share_any"), (2 + 1 + 1 + 2) / 7.0, 1e-12);
+    close_to(num(o, "share_others"), (2 + 0 + 1 + 0) / 7.0, 1e-12);
+    has(text, "4 transfers, 7 s summed;\n  85.71 % of it while a request computes, 42.86 % while another one does");
+    json_decref(o);
+    free(text);
+    o = overlap_of(hand_made(), &text); /* nothing moves between the first start and the last prefill end */
+    ck_assert(num(o, "transfers") == 0 && json_is_null(json_object_get(o, "share_any")));
+    has(text, "no transfer was measured in steady state");
+    json_decref(o);
+    free(text);
+}
+END_TEST
+
 START_TEST(documented_keys_come_first_and_in_order)
 {
     static const char *const key[] = {"questions", "completed", "truncated", "failed", "correct", "accept_length",
@@ -346,6 +407,7 @@ void suite_fill(Suite *s)
     TCase *tc = SUITE_CASE(s, "report", 60);
     SUITE_TEST(tc, acceptance_figures_are_those_of_the_reference);
     SUITE_TEST(tc, summary_of_a_run_worked_out_by_hand);
+    SUITE_TEST(tc, overlap_of_transfers_worked_out_by_hand);
     SUITE_TEST(tc, documented_keys_come_first_and_in_order);
     SUITE_TEST(tc, texts_say_what_is_there_and_what_is_not);
     SUITE_TEST(tc, a_run_without_rows_is_a_failed_run);

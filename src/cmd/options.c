@@ -17,8 +17,8 @@ const struct opt_row options_table[] = {
     {"shots",       OPT_INT,    AT(shots),       "0",       "N",      NULL, 0, 64, CMD_PROMPTS, 0, "worked examples before each question"},
     {"shots-from",  OPT_STR,    AT(shots_from),  NULL,      "FILE",   NULL, 0, 0, CMD_PROMPTS, 0, "where the examples come from (first rows)"},
     {"thinking",    OPT_CHOICE, AT(thinking),    "max",     NULL,     "off,low,high,max", 0, 0, CMD_PROMPTS, 0, "K3 chat level"},
-    {"prefill",     OPT_STR,    AT(prefill),     "pp=1,tp=1", "pp=,tp=,ep=", NULL, 0, 0, CMD_PLAN | CMD_RUN, 0, "prefill group: stages, tensor and expert parallel"},
-    {"decode",      OPT_STR,    AT(decode),      "tp=1",    "tp=,ep=", NULL, 0, 0, CMD_PLAN | CMD_RUN, 0, "decode group"},
+    {"prefill",     OPT_STR,    AT(prefill),     "pp=1,tp=1", "pp=,tp=,ep=", NULL, 0, 0, CMD_PLAN | CMD_RUN | CMD_BENCH_TRANSFER, 0, "prefill group: stages, tensor and expert parallel"},
+    {"decode",      OPT_STR,    AT(decode),      "tp=1",    "tp=,ep=", NULL, 0, 0, CMD_PLAN | CMD_RUN | CMD_BENCH_TRANSFER, 0, "decode group"},
     {"single",      OPT_FLAG,   AT(single),      NULL,      NULL,     NULL, 0, 0, CMD_PLAN | CMD_RUN, 0, "one group (--decode) does both, without windows: the reference"},
     {"spec",        OPT_STR,    AT(spec),        "dflash",  "dflash|none", NULL, 0, 0, CMD_PLAN | CMD_RUN, 0, "speculation"},
     {"block",       OPT_INT,    AT(block),       "0",       "N",      NULL, 0, 4096, CMD_RUN, 0, "verify N rows a step; 0: as trained"},
@@ -28,14 +28,14 @@ const struct opt_row options_table[] = {
     {"max-prompt",  OPT_INT,    AT(max_prompt),  "8192",    "N",      NULL, 1, BIG, CMD_PLAN, 0, "longest prompt in tokens"},
     {"chunk",       OPT_INT,    AT(chunk),       "8192",    "TOKENS", NULL, 1, BIG, CMD_PLAN | CMD_RUN, 0, "prefill chunk"},
     {"page",        OPT_INT,    AT(page),        "64",      "TOKENS", NULL, 1, 65536, CMD_PLAN | CMD_RUN, 0, "tokens per page"},
-    {"device",      OPT_CHOICE, AT(device),      "cpu",     NULL,     "cpu,cuda", 0, 0, CMD_RUN, 0, "backend"},
+    {"device",      OPT_CHOICE, AT(device),      "cpu",     NULL,     "cpu,cuda", 0, 0, CMD_RUN | CMD_BENCH_TRANSFER, 0, "backend"},
     {"act",         OPT_CHOICE, AT(act),         "fp32",    NULL,     "fp32,bf16", 0, 0, CMD_RUN, 0, "activations of the matrix products"},
     {"kv-dtype",    OPT_CHOICE, AT(kv),          "bf16",    NULL,     "bf16,fp32", 0, 0, CMD_PLAN | CMD_RUN, 0, "latent rows, conv tails, draft K/V"},
     {"mla-prefill", OPT_CHOICE, AT(mla_prefill), "absorbed", NULL,    "absorbed,expanded", 0, 0, CMD_RUN, 0, "form of MLA in prefill"},
     {"isa",         OPT_CHOICE, AT(isa),         "auto",    NULL,     "auto,scalar,avx2,avx512,avx512bf16,amx", 0, 0, CMD_RUN, 0, "CPU kernels; auto: the best that every rank has"},
     {"comm",        OPT_CHOICE, AT(comm),        "auto",    NULL,     "auto,mpi,shm,nccl", 0, 0, CMD_RUN, 0, "collectives of a TP group"},
-    {"transport",   OPT_CHOICE, AT(transport),   "rma",     NULL,     "rma,sendrecv", 0, 0, CMD_RUN, 0, "prefill to decode"},
-    {"window",      OPT_CHOICE, AT(window),      "allocate", NULL,    "allocate,create", 0, 0, CMD_RUN, 0, "how RMA windows are made"},
+    {"transport",   OPT_CHOICE, AT(transport),   "rma",     NULL,     "rma,sendrecv", 0, 0, CMD_RUN | CMD_BENCH_TRANSFER, 0, "prefill to decode"},
+    {"window",      OPT_CHOICE, AT(window),      "allocate", NULL,    "allocate,create", 0, 0, CMD_RUN | CMD_BENCH_TRANSFER, 0, "how RMA windows are made"},
     {"dedupe",      OPT_FLAG,   AT(dedupe),      NULL,      NULL,     NULL, 0, 0, CMD_PLAN | CMD_RUN, 0, "one copy a node of MLA rows and draft K/V that its decode ranks hold alike; the others read it there"},
     {"node-size",   OPT_INT,    AT(node_size),   "0",       "N",      NULL, 0, 65536, CMD_PLAN | CMD_RUN, 0, "for --dedupe: take every N decode ranks for a node; 0: the hosts (plan: needs a number)"},
     {"verify",      OPT_FLAG,   AT(verify),      NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "checksums, NaN pre-fill and scan of everything that moves"},
@@ -47,7 +47,10 @@ const struct opt_row options_table[] = {
     {"dump-logits", OPT_STR,    AT(dump_logits), NULL,      "FILE",   NULL, 0, 0, CMD_RUN, 0, "write the logits of every committed position (slow; FILE and FILE.prefill)"},
     {"tag",         OPT_STR,    AT(tag),         "run",     "TEXT",   NULL, 0, 0, CMD_RUN, 0, "part of the run id"},
     {"inject",      OPT_LIST,   AT(inject),      NULL,      "KIND:ARGS", NULL, 0, 0, CMD_RUN, 0, "faults for tests: prefill.page=32, kill:RANK@ORDER, drop:COMP@RANK, build:RANK"},
-    {"json",        OPT_FLAG,   AT(json),        NULL,      NULL,     NULL, 0, 0, CMD_SHOW | CMD_PLAN, 0, "print one JSON object"},
+    {"json",        OPT_FLAG,   AT(json),        NULL,      NULL,     NULL, 0, 0, CMD_SHOW | CMD_PLAN | CMD_BENCH_TRANSFER, 0, "print one JSON object"},
+    {"sizes",       OPT_STR,    AT(sizes),       "4,16,64,256", "KIB,...", NULL, 0, 0, CMD_BENCH_TRANSFER, 0, "bytes of one head's page, in KiB"},
+    {"mib",         OPT_INT,    AT(mib),         "32",      "N",      NULL, 1, 65536, CMD_BENCH_TRANSFER, 0, "MiB to each decode rank in a repetition"},
+    {"reps",        OPT_INT,    AT(reps),        "15",      "N",      NULL, 1, BENCH_REPS_MAX, CMD_BENCH_TRANSFER, 0, "repetitions; medians are printed"},
     {"debug",       OPT_FLAG,   AT(debug),       NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "more log lines"},
     {NULL, OPT_FLAG, 0, NULL, NULL, NULL, 0, 0, 0, 0, NULL},
 };
@@ -63,6 +66,9 @@ static const char *usage(enum command cmd)
                "           --prefill pp=8,tp=1 --decode tp=8 [options]       N = pp*tp of prefill + tp of decode";
     case CMD_SHOW: return "pdflash show results.h5 [--json]";
     case CMD_GRADE: return "pdflash grade results.h5";
+    case CMD_BENCH_TRANSFER:
+        return "mpirun -n N pdflash bench transfer --prefill tp=S --decode tp=D [options]\n"
+               "           N = S + D; S sources work at once, so no more of them than processors; D a multiple of S";
     }
     return "";
 }

@@ -4,7 +4,8 @@
 
 #include "base/opt.h"
 
-enum command { CMD_PROMPTS = 1, CMD_PLAN = 2, CMD_RUN = 4, CMD_SHOW = 8, CMD_GRADE = 16 };
+enum command { CMD_PROMPTS = 1, CMD_PLAN = 2, CMD_RUN = 4, CMD_SHOW = 8, CMD_GRADE = 16, CMD_BENCH_TRANSFER = 32 };
+enum { BENCH_REPS_MAX = 200 };
 
 /* indices of OPT_CHOICE values, in the order of the table's lists */
 enum opt_device { DEVICE_CPU, DEVICE_CUDA };
@@ -17,7 +18,9 @@ struct options {
     /* files */
     const char *model, *draft, *prompts, *out, *evidence, *dump_logits, *tag;
     const char *jsonl, *shots_from; /* prompts */
-    int json;                       /* show, plan */
+    int json;                       /* show, plan, bench */
+    const char *sizes;              /* bench transfer */
+    int mib, reps;
     /* topology */
     const char *prefill, *decode;
     int single;
@@ -48,5 +51,6 @@ enum status cmd_plan(int argc, char **argv);
 enum status cmd_run(int argc, char **argv);
 enum status cmd_show(int argc, char **argv);
 enum status cmd_grade(int argc, char **argv);
+enum status cmd_bench(int argc, char **argv);
 
 #endif

@@ -132,6 +132,12 @@ enum status report_make(const struct results *r, struct report *p_p)
         mem_free(a);
         return ST_E_NOMEM;
     }
+    enum status st = report_overlap(r, &p.overlap);
+    if (st != ST_OK) {
+        mem_free(v);
+        mem_free(a);
+        return st;
+    }
     p.decode_s = p.total_s = p.output_tps_decode = p.output_tps_total = NAN;
     p.accept_length = p.accept_length_request_mean = p.emitted_per_step = NAN;
     for (int c = 0; c < RESULT_COMP_N; c++) p.transfer_s[c] = NAN;

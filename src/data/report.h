@@ -13,6 +13,10 @@
  *                        measured / decode_s or total_s
  *   correct              rows right under a rule; its rate is over all questions of the run, truncated, failed
  *                        and missing ones included; beside it the same over completed (EOS) rows only
+ *   overlap              in steady state (from the first decode start of an attempt to its last prefill end, so both
+ *                        groups have work; the rest is cut off): transfer_s = sum over requests of transfer_start ..
+ *                        transfer_done; any_s the part of it in which any request is in prefill (first_chunk ..
+ *                        prefill_done) or decode (start .. end); others_s the same without the request itself
  *   missing              questions without a committed row */
 #ifndef PDFLASH_DATA_REPORT_H
 #define PDFLASH_DATA_REPORT_H
@@ -30,6 +34,10 @@ struct report_phase {
     int64_t n;              /* rows in which both ends were measured */
     double mean, p50, max;  /* seconds; NaN when n is 0 */
 };
+struct report_overlap {
+    int64_t transfers;      /* with a part inside the window */
+    double window_s, transfer_s, any_s, others_s;
+};
 struct report {
     int64_t questions, committed, completed, truncated, failed, missing;
     int64_t correct[GSM8K_N], correct_completed[GSM8K_N];
@@ -41,6 +49,7 @@ struct report {
     int64_t bytes[RESULT_COMP_N], puts[RESULT_COMP_N];
     double transfer_s[RESULT_COMP_N];   /* sum over requests; NaN when never measured */
     struct report_phase phase[REPORT_PHASES];
+    struct report_overlap overlap;
     const char *spec, *topology, *config_hash; /* of the latest attempt; "" when the file does not say */
     int is_failed_run;                  /* no row committed */
     const struct results *results;      /* must outlive the report */
@@ -48,6 +57,8 @@ struct report {
 
 /* report_make - compute. Returns ST_OK, ST_E_NOMEM. */
 enum status report_make(const struct results *r, struct report *p_p);
+/* report_overlap - the sweep behind report.overlap; part of report_make. ST_E_NOMEM. */
+enum status report_overlap(const struct results *r, struct report_overlap *o_p);
 /* report_accept_at - share of steps with accepted >= i + 1; NaN without steps. i < n_bins - 1. */
 double report_accept_at(const struct report *p, int i);
 /* report_attempt - committed rows of attempt i (1 ..), its topology and run id ("not recorded" when the file does not

@@ -134,6 +134,18 @@ static json_t *attempts(const struct report *p, int *bad)
     return list;
 }
 
+static json_t *overlap(const struct report *p, int *bad)
+{
+    const struct report_overlap *v = &p->overlap;
+    json_t *o = json_object();
+    put(o, "transfers", json_integer(v->transfers), bad);
+    put(o, "window_s", real(v->window_s), bad);
+    put(o, "transfer_s", real(v->transfer_s), bad);
+    put(o, "share_any", real(v->transfer_s > 0 ? v->any_s / v->transfer_s : NAN), bad);
+    put(o, "share_others", real(v->transfer_s > 0 ? v->others_s / v->transfer_s : NAN), bad);
+    return o;
+}
+
 /* the documented keys, in the documented order */
 static void put_documented(json_t *o, const struct report *p, int *bad)
 {
@@ -177,6 +189,7 @@ enum status report_json(const struct report *p, char **text_p)
     put(o, "transfer", transfer(p, &bad), &bad);
     put(o, "memory", memory(p, &bad), &bad);
     put(o, "phases", phases(p, &bad), &bad);
+    put(o, "overlap", overlap(p, &bad), &bad);
     char *text = bad ? NULL : json_dumps(o, JSON_REAL_PRECISION(15)); /* memory from malloc */
     json_decref(o);
     if (!text) return ERR(ST_E_NOMEM, "no memory for the JSON summary");

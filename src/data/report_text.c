@@ -113,6 +113,18 @@ static void times(const struct report *p, FILE *out)
     }
 }
 
+static void overlap(const struct report *p, FILE *out)
+{
+    const struct report_overlap *o = &p->overlap;
+    if (!(o->transfer_s > 0)) {
+        fprintf(out, "overlap of transfers with compute: no transfer was measured in steady state\n");
+        return;
+    }
+    fprintf(out, "overlap in steady state (first decode start to last prefill end, %.6g s): %lld transfers, %.6g s summed;\n"
+                 "  %.2f %% of it while a request computes, %.2f %% while another one does\n",
+            o->window_s, (long long)o->transfers, o->transfer_s, 100 * o->any_s / o->transfer_s, 100 * o->others_s / o->transfer_s);
+}
+
 static void head(const struct report *p, FILE *out)
 {
     if (p->is_failed_run) fprintf(out, "FAILED RUN: no row was committed\n");
@@ -141,6 +153,7 @@ void report_text(const struct report *p, FILE *out)
     transfers(p, out);
     memory(p, out);
     times(p, out);
+    overlap(p, out);
 }
 
 static void list_rows(const struct report *p, FILE *out, enum result_stop stop, const char *title)

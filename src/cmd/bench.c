@@ -1,0 +1,36 @@
+/* bench - pdflash bench NAME: finds the measurement by name and runs it. */
+#include "cmd/bench.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cmd/options.h"
+
+static const struct {
+    const char *name;
+    enum status (*run)(int argc, char **argv);
+    const char *what;
+} table[] = {
+    {"transfer", bench_transfer, "prefill to decode: puts against a memcpy loop in the same run (under mpirun)"},
+};
+
+enum { N_TABLE = sizeof table / sizeof table[0] };
+
+static void help(FILE *f)
+{
+    fprintf(f, "usage: pdflash bench NAME [options]; `pdflash bench NAME --help` lists the options\n\n");
+    for (int i = 0; i < N_TABLE; i++) fprintf(f, "  %-10s %s\n", table[i].name, table[i].what);
+}
+
+enum status cmd_bench(int argc, char **argv)
+{
+    if (argc > 0 && strcmp(argv[0], "--help") == 0) {
+        help(stdout);
+        return ST_OK;
+    }
+    for (int i = 0; argc > 0 && i < N_TABLE; i++)
+        if (strcmp(argv[0], table[i].name) == 0) return table[i].run(argc - 1, argv + 1);
+    help(stderr);
+    return argc > 0 ? ERR(ST_E_USAGE, "bench: '%s' is not a measurement", argv[0])
+                    : ERR(ST_E_USAGE, "bench: name a measurement");
+}

@@ -1,0 +1,11 @@
+/* bench - measurements a user can repeat: one sub-command a file, dispatched by the table in bench.c. */
+#ifndef PDFLASH_CMD_BENCH_H
+#define PDFLASH_CMD_BENCH_H
+
+#include "base/err.h"
+
+/* bench_transfer - the put leg of the transfer over a memcpy loop of the same runs by the same processes; queueing, packing
+ * and unpacking timed apart. Starts MPI; under mpirun. argv: words after `bench transfer`. */
+enum status bench_transfer(int argc, char **argv);
+
+#endif
