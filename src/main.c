@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "build_id.h"
+#include "cmd/bench.h"
 #include "cmd/options.h"
 
 static const struct {
@@ -15,6 +16,7 @@ static const struct {
     {"run", cmd_run, "prefill, transfer, decode, grade: prompts.h5 to results.h5 (under mpirun)"},
     {"show", cmd_show, "summary of a results.h5"},
     {"grade", cmd_grade, "GSM8K accuracy of a results.h5 under four rules"},
+    {"bench", cmd_bench, "time of every kernel at real K3 shapes: pdflash bench kernels"},
 };
 
 static void help(FILE *f)
