@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cmd/bench_kernels.h"
 #include "cmd/options.h"
 
 static const struct {
@@ -12,6 +13,7 @@ static const struct {
     const char *what;
 } table[] = {
     {"transfer", bench_transfer, "prefill to decode: puts against a memcpy loop in the same run (under mpirun)"},
+    {"kernels", bench_kernels, "every operation at the real Kimi-K3's per-rank shapes, on the CPU or a GPU"},
 };
 
 enum { N_TABLE = sizeof table / sizeof table[0] };
