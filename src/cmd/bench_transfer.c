@@ -423,11 +423,12 @@ static void print_head(const struct bench *b)
     if (b->o.json) {
         printf("{\"build\": \"%s\", \"transport\": \"%s\", \"window\": \"%s\", \"osc\": \"%s\", \"sources\": %d, "
                "\"destinations\": %d, \"mib\": %d, \"reps\": %d, \"cases\": [",
-               PDFLASH_GIT, via, win, transfer_osc(), t->n_prefill, t->n_decode, b->o.mib, b->o.reps);
+               PDFLASH_GIT, via, win, transfer_osc(b->opt.transport), t->n_prefill, t->n_decode, b->o.mib,
+               b->o.reps);
         return;
     }
     printf("%d sources at once to %d destinations, %d MiB each; transport %s, window %s, osc %s; medians of %d\n", t->n_prefill,
-           t->n_decode, b->o.mib, via, win, transfer_osc(), b->o.reps);
+           t->n_decode, b->o.mib, via, win, transfer_osc(b->opt.transport), b->o.reps);
     printf("GB/s of all sources together; ratio: put over memcpy by wall and by processor time; packing apart from the puts\n\n");
     printf("%-24s %-8s %9s %9s %8s %8s %7s %7s %8s %8s %8s\n", "pages", "source", "page KiB", "put B", "put", "memcpy", "ratio",
            "cpu", "queue", "pack", "unpack");
