@@ -275,7 +275,7 @@ START_TEST(overlap_of_transfers_worked_out_by_hand)
         {2, {0, 0, 4, 1, 3, 1, 1, 9}},       /* another clock: window [1, 4], only its own compute, twice at once */
         {3, {0, 0, 1, 0.5, 1.5, 2, 1, 3}},   /* decode begins after the last prefill: no steady state */
     };
-    const struct results_setup setup = {"hash-2", 7, 4};
+    const struct results_setup setup = {.config_hash = "hash-2", .questions = 7, .block = 4};
     const char *path = clean_path("overlap.h5");
     struct results_writer *w = NULL;
     char *text;
