@@ -26,6 +26,9 @@ expect 2 "no model" "config.json" "$PDFLASH" run --model "$W" --single --spec no
 expect 2 "no prompts" "nothere" "$PDFLASH" run $MODEL --single --prompts nothere.h5 --out "$W/o.h5"
 expect 2 "prompts that are no HDF5" "README" "$PDFLASH" run $MODEL --single --prompts README.md --out "$W/o.h5"
 expect 2 "prompt longer than the positions" "row 0" "$PDFLASH" $base --single --max-new 1048570
+expect 1 "dedupe in one group" "nothing moves" "$PDFLASH" $base --single --dedupe
+expect 1 "node size alone" "without --dedupe" $MPIRUN -n 4 "$PDFLASH" $base $pd --node-size 2
+expect 1 "plan cannot know the hosts" "node-size" "$PDFLASH" plan $MODEL $pd --dedupe
 expect 2 "nccl on the CPU" "nccl" "$PDFLASH" $base --single --comm nccl
 expect 2 "cuda in a CPU build" "CUDA" "$PDFLASH" $base --single --device cuda
 expect 2 "unknown isa" "sse9" "$PDFLASH" $base --single --isa sse9
