@@ -11,7 +11,7 @@
 
 const char *const suite_name = "mktiny";
 
-enum { ROWS = 96, FIRST = 8 };
+enum { ROWS = 48, FIRST = 8 };
 
 /* exit code of mktiny with these arguments */
 static int mktiny(const char *spec, const char *out, int seed)

@@ -112,7 +112,9 @@ END_TEST
 /* one copy a node: the unique bytes times the nodes (MLA), the unique bytes (draft, whose heads lie in one node each) */
 START_TEST(sharing_moves_one_copy_a_node)
 {
-    static const struct { int node_size, nodes, draft; } at[] = {{8, 4, 1}, {16, 2, 1}, {32, 1, 1}, {4, 8, 1}, {2, 16, 2}, {1, 32, 4}};
+    static const struct {
+        int node_size, nodes, draft;
+    } at[] = {{8, 4, 1}, {16, 2, 1}, {32, 1, 1}, {4, 8, 1}, {2, 16, 2}, {1, 32, 4}};
     static struct totals x;
     for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
         total(4, 128, at[i].node_size, &x);
@@ -124,8 +126,9 @@ START_TEST(sharing_moves_one_copy_a_node)
         for (int stage = 0; stage < 8; stage++)
             for (int p = 1; p < 4; p++)
                 for (int k = 0; k < COMP_N; k++)
-                    ck_assert_msg(x.sent[stage][p][k] == x.sent[stage][0][k], "nodes of %d, stage %d, %s: rank 0 sends %ld, rank %d %ld",
-                                  at[i].node_size, stage, comp_name[k], (long)x.sent[stage][0][k], p, (long)x.sent[stage][p][k]);
+                    ck_assert_msg(x.sent[stage][p][k] == x.sent[stage][0][k],
+                                  "nodes of %d, stage %d, %s: rank 0 sends %ld, rank %d %ld", at[i].node_size, stage,
+                                  comp_name[k], (long)x.sent[stage][0][k], p, (long)x.sent[stage][p][k]);
     }
 }
 END_TEST
@@ -149,8 +152,9 @@ START_TEST(replicated_heads_are_sent_by_all_who_hold_them)
                 layout_free(&src), layout_free(&dst);
             }
         for (int p = 0; p < 16; p++)
-            ck_assert_msg(sent[p] > 0 && mla[p] > 0 && sent[p] == sent[0] && mla[p] == mla[0], "shared %d: source %d sends %ld and %ld, source 0 %ld and %ld",
-                          shared, p, (long)sent[p], (long)mla[p], (long)sent[0], (long)mla[0]);
+            ck_assert_msg(sent[p] > 0 && mla[p] > 0 && sent[p] == sent[0] && mla[p] == mla[0],
+                          "shared %d: source %d sends %ld and %ld, source 0 %ld and %ld", shared, p, (long)sent[p], (long)mla[p],
+                          (long)sent[0], (long)mla[0]);
     }
 }
 END_TEST

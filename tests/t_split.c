@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "plan/split.h"
+#include "plan/topology.h"
 
 const char *const suite_name = "split";
 
@@ -131,6 +132,32 @@ START_TEST(experts_by_ep_and_columns_by_block_groups)
 }
 END_TEST
 
+/* EP inside TP: every 32-block of every expert lies on exactly one rank, and all ranks hold equally many */
+START_TEST(every_expert_block_has_one_rank)
+{
+    static const struct {
+        int inter, n_experts, tp, ep;
+    } at[] = {{3072, 896, 32, 4}, {3072, 896, 4, 4}, {3072, 896, 32, 32}, {3072, 896, 32, 1}, {256, 16, 32, 4}, {256, 16, 4, 4}};
+    static uint8_t owners[896][96];
+    for (size_t i = 0; i < sizeof at / sizeof at[0]; i++) {
+        struct config c = {.expert_inter = at[i].inter, .n_experts = at[i].n_experts};
+        struct topology t = {.decode = {1, at[i].tp, at[i].ep}, .n_decode = at[i].tp, .n_ranks = at[i].tp};
+        memset(owners, 0, sizeof owners);
+        for (int r = 0; r < at[i].tp; r++) {
+            struct rank_role role = topology_role(&t, r);
+            struct range e = split_experts(c.n_experts, at[i].ep, role.ep_rank);
+            struct range cols = split_expert_cols(&c, at[i].tp / at[i].ep, role.moe_rank);
+            ck_assert(cols.begin % 32 == 0 && cols.end % 32 == 0 && cols.end > cols.begin);
+            ck_assert_int_eq((e.end - e.begin) * (cols.end - cols.begin) * at[i].tp, c.n_experts * c.expert_inter);
+            for (int x = e.begin; x < e.end; x++)
+                for (int b = cols.begin / 32; b < cols.end / 32; b++) owners[x][b]++;
+        }
+        for (int x = 0; x < c.n_experts; x++)
+            for (int b = 0; b < c.expert_inter / 32; b++) ck_assert_int_eq(owners[x][b], 1);
+    }
+}
+END_TEST
+
 START_TEST(heads_by_division_never_modulo)
 {
     for (int r = 0; r < 32; r++) { /* 8 heads over 32 ranks: four ranks a head */
@@ -178,6 +205,7 @@ void suite_fill(Suite *s)
     tcase_add_loop_test(tc, taps_belong_to_the_owner_of_the_next_layer, 0, sizeof tap_cases / sizeof tap_cases[0]);
     SUITE_TEST(tc, leaves_are_whole_and_at_most_32);
     SUITE_TEST(tc, experts_by_ep_and_columns_by_block_groups);
+    SUITE_TEST(tc, every_expert_block_has_one_rank);
     SUITE_TEST(tc, heads_by_division_never_modulo);
 }
 

@@ -67,7 +67,8 @@ int main(int argc, char **argv)
         for (int k = 0; k < COMP_N; k++) {
             all[k] += r->row[i].transfer[k].bytes;
             if (r->row[i].transfer[k].bytes == want[k] && want[k] > 0) continue;
-            printf("row %zu %s: %" PRId64 " bytes moved, %" PRId64 " planned\n", i, comp_name[k], (int64_t)r->row[i].transfer[k].bytes, want[k]);
+            printf("row %zu %s: %" PRId64 " bytes moved, %" PRId64 " planned\n", i, comp_name[k],
+                   (int64_t)r->row[i].transfer[k].bytes, want[k]);
             bad++;
         }
     }

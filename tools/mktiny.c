@@ -150,12 +150,13 @@ static enum status shard_end(struct writer *w)
     char path[4096];
     fputc('}', w->head);
     while (ftell(w->head) % 8) fputc(' ', w->head); /* the data begins aligned */
-    int bad = (fclose(w->head) != 0) | (fclose(w->data) != 0);
+    int bad = fclose(w->head) != 0;
+    if (fclose(w->data) != 0) bad = 1;
     w->head = w->data = NULL;
     snprintf(path, sizeof path, "%s/%s", w->dir, w->file);
     FILE *f = bad ? NULL : fopen(path, "wb");
     uint64_t n = w->head_n;
-    bad = !f || fwrite(&n, sizeof n, 1, f) != 1 || fwrite(w->head_p, 1, w->head_n, f) != w->head_n ||
+    bad |= !f || fwrite(&n, sizeof n, 1, f) != 1 || fwrite(w->head_p, 1, w->head_n, f) != w->head_n ||
           fwrite(w->data_p, 1, w->data_n, f) != w->data_n;
     if (f && fclose(f) != 0) bad = 1;
     free(w->head_p);

@@ -191,7 +191,7 @@ static enum status check_options(const struct transfer *t)
     if (t->opt.transport == TRANSPORT_RMA && t->opt.plan.share.n && strcmp(transfer_osc(TRANSPORT_RMA), "sm") == 0)
         return ERR(ST_E_CONFIG,
                    "--dedupe with the osc component forced to sm: it cannot expose memory that a node shares; leave the "
-                   "component open or use another (mpirun --mca osc rdma), or --transport sendrecv");
+                   "component open or name another beside it (mpirun --mca osc sm,rdma), or use --transport sendrecv");
     if (t->opt.transport == TRANSPORT_RMA && t->opt.window == WINDOW_CREATE && strcmp(transfer_osc(TRANSPORT_RMA), "sm") == 0)
         return ERR(ST_E_CONFIG,
                    "--window create with the osc component forced to %s: it can only allocate; use --window allocate, or "

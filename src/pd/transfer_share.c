@@ -105,8 +105,13 @@ enum status transfer_share_open(struct transfer *t)
     t->share_bytes = t->n_slots * LINE;
     int64_t bytes = t->data_bytes + t->share_bytes;
     char *base;
-    TRY(mpi_check(MPI_Win_allocate_shared((MPI_Aint)bytes, 1, MPI_INFO_NULL, t->w->share, (void *)&base, &x->win),
-                  "MPI_Win_allocate_shared (or run without --dedupe)"));
+    if (MPI_Win_allocate_shared((MPI_Aint)bytes, 1, MPI_INFO_NULL, t->w->share, (void *)&base, &x->win) != MPI_SUCCESS) {
+        x->win = MPI_WIN_NULL;
+        return ERR(ST_E_CONFIG,
+                   "--dedupe: MPI_Win_allocate_shared of %" PRId64 " bytes is refused (osc component %s, or /dev/shm full); it needs "
+                   "sm beside the component of the network (mpirun --mca osc sm,rdma), or leave the component open",
+                   bytes, transfer_osc());
+    }
     TRY(mpi_check(MPI_Win_set_errhandler(x->win, MPI_ERRORS_RETURN), "MPI_Win_set_errhandler"));
     memset(base, 0, (size_t)bytes);
     t->data = base;

@@ -285,15 +285,17 @@ static void text_copies(FILE *f, const struct survey *s)
 
 static void text_bytes(FILE *f, const struct survey *s)
 {
-    fprintf(f, "\nbytes (a request of %d tokens = %d pages of %d; wire: to all %d destinations; unshared: the wire's without node "
-               "sharing)\n", s->n_tokens, s->n_pages, s->o->page, s->D);
+    fprintf(f,
+            "\nbytes (a request of %d tokens = %d pages of %d; wire: to all %d destinations; unshared: the wire's without "
+            "node sharing)\n",
+            s->n_tokens, s->n_pages, s->o->page, s->D);
     fprintf(f, "  %-5s %15s %15s %15s %15s %16s %12s\n", "", "unique/page", "wire/page", "unique/request", "wire/request",
             "unshared/request", "runs/request");
     for (int k = 0; k < COMP_N; k++) {
         struct volume all = volume_of(s, (enum comp)k, s->n_pages), one = {0, 0, 0, 0};
         if (k == COMP_MLA || k == COMP_DRAFT) one = volume_of(s, (enum comp)k, 1);
-        fprintf(f, "  %-5s %15" PRId64 " %15" PRId64 " %15" PRId64 " %15" PRId64 " %16" PRId64 " %12" PRId64 "\n", comp_name[k],
-                one.unique, one.wire, all.unique, all.wire, all.held, all.runs);
+        fprintf(f, "  %-5s %15" PRId64 " %15" PRId64 " %15" PRId64 " %15" PRId64 " %16" PRId64 " %12" PRId64 "\n",
+                comp_name[k], one.unique, one.wire, all.unique, all.wire, all.held, all.runs);
     }
     fprintf(f, "\nsources (bytes sent per request)\n");
     for (int stage = 0; stage < s->pp; stage++) {

@@ -50,6 +50,9 @@ for x in single:none "chunk7:${OMPI_MCA_osc:-default}" sendrecv:none; do # what 
 done
 same page16 5 $small --page 16 --chunk 32 --verify
 same comm-mpi 5 $small --comm mpi
+same dedupe 5 $small --dedupe --verify
+same dedupe-nodes 12 --prefill pp=2,tp=4 --decode tp=4 --dedupe --node-size 2 --verify
+same dedupe-sendrecv 12 --prefill pp=1,tp=4 --decode tp=8 --dedupe --node-size 4 --transport sendrecv --slots 1
 for w in allocate/sm allocate/rdma allocate/ucx create/rdma create/ucx; do
     window=${w%/*} osc=${w#*/}
     # UCX needs no network here; without a usable component Open MPI refuses and the case is reported, not hidden
@@ -57,6 +60,13 @@ for w in allocate/sm allocate/rdma allocate/ucx create/rdma create/ucx; do
 done
 OMPI_MCA_osc=sm expect 2 "window create with osc sm is refused" "allocate" \
     $MPIRUN -n 5 "$PDFLASH" run $MODEL $common --out "$W/no.h5" --force-new $small --window create
+for osc in sm,rdma sm,ucx; do
+    OMPI_MCA_osc=$osc UCX_TLS=self,sm,posix same "dedupe-$osc" 5 $small --dedupe
+done
+OMPI_MCA_osc=rdma expect 2 "dedupe without osc sm is refused" "sm beside" \
+    $MPIRUN -n 5 "$PDFLASH" run $MODEL $common --out "$W/no.h5" --force-new $small --dedupe
+OMPI_MCA_osc=sm expect 2 "dedupe with osc sm is refused" "dedupe" \
+    $MPIRUN -n 5 "$PDFLASH" run $MODEL $common --out "$W/no.h5" --force-new $small --dedupe
 # decoding is greedy, so speculation must not change a token
 job 1 single-none --single $common --spec none &&
     check "dflash and none give the same tokens" $X tokens "$W/single.h5" "$W/single-none.h5"

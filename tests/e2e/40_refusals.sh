@@ -38,6 +38,9 @@ for new in 1048560 99999999 2147483647; do # more than there are positions, also
         "$PDFLASH" plan $MODEL --max-new $new
 done
 expect 2 "prompt longer than the positions: plan" "at most 1048048 fit" "$PDFLASH" plan $MODEL --max-prompt 2147483647
+expect 1 "dedupe in one group" "nothing moves" "$PDFLASH" $base --single --dedupe
+expect 1 "node size alone" "without --dedupe" $MPIRUN -n 4 "$PDFLASH" $base $pd --node-size 2
+expect 1 "plan cannot know the hosts" "node-size" "$PDFLASH" plan $MODEL $pd --dedupe
 expect 2 "nccl on the CPU" "nccl" "$PDFLASH" $base --single --comm nccl
 expect 2 "cuda in a CPU build" "built without CUDA; leave --device out to run on the CPU" \
     "$PDFLASH" $base --single --device cuda
