@@ -164,6 +164,7 @@ static enum status finished(void *ctx, const struct run_finished *f)
     row.stop = stop_of(q->stop);
     row.question = p->question;
     row.gold = p->gold;
+    row.error = f->error;
     row.response = text;
     row.token = q->out;
     row.round = r->round;

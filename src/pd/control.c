@@ -5,7 +5,7 @@
 #include "base/buf.h"
 #include "pd/wait.h"
 
-enum { TAG_ORDERS = 11, TAG_READY = 12, RING = 8, REPORT_RING = 64 };
+enum { TAG_ORDERS = 11, TAG_REPORT = 12, RING = 8, REPORT_RING = 64 };
 
 struct batch_message { int32_t n, pad; struct order order[CONTROL_BATCH]; };
 
@@ -85,13 +85,14 @@ enum status control_poll(struct control *c, struct order o[CONTROL_BATCH], int *
     return ST_OK;
 }
 
-enum status control_report_ready(struct control *c, int slot, uint32_t generation)
+enum status control_report(struct control *c, const struct control_report *r)
 {
     int i = c->next_report;
     TRY(wait_all(&c->report_req[i], 1, NULL, NULL));
     c->next_report = (i + 1) % REPORT_RING;
-    c->report[i] = (struct control_report){slot, generation, c->w->role.tp_rank, 0};
-    return mpi_check(MPI_Isend(&c->report[i], sizeof c->report[i], MPI_BYTE, c->leader, TAG_READY, c->w->ctrl,
+    c->report[i] = *r;
+    c->report[i].tp_rank = c->w->role.tp_rank;
+    return mpi_check(MPI_Isend(&c->report[i], sizeof c->report[i], MPI_BYTE, c->leader, TAG_REPORT, c->w->ctrl,
                                &c->report_req[i]),
                      "MPI_Isend");
 }
@@ -101,7 +102,7 @@ enum status control_next_report(struct control *c, struct control_report *r_p, i
     MPI_Message handle;
     *got_p = 0;
     int got = 0;
-    TRY(mpi_check(MPI_Improbe(MPI_ANY_SOURCE, TAG_READY, c->w->ctrl, &got, &handle, MPI_STATUS_IGNORE), "MPI_Improbe"));
+    TRY(mpi_check(MPI_Improbe(MPI_ANY_SOURCE, TAG_REPORT, c->w->ctrl, &got, &handle, MPI_STATUS_IGNORE), "MPI_Improbe"));
     if (!got) return ST_OK;
     TRY(mpi_check(MPI_Mrecv(r_p, sizeof *r_p, MPI_BYTE, &handle, MPI_STATUS_IGNORE), "MPI_Mrecv"));
     *got_p = 1;

@@ -284,6 +284,12 @@ int64_t transfer_window_bytes(const struct transfer *t)
     return t->data_bytes + t->words_bytes + t->credit_bytes;
 }
 
+int transfer_free_slots(const struct transfer *t)
+{
+    int n = 0;
+    for (int i = 0; i < t->n_slots; i++) n += t->source ? !t->from[i].active : !t->to[i].granted;
+    return n;
+}
 
 struct transfer_count transfer_counts(const struct transfer *t, enum comp comp)
 {

@@ -157,6 +157,31 @@ enum status transfer_ready(struct transfer *t, int slot, int *ready_p)
     return ST_OK;
 }
 
+int transfer_blame(const struct transfer *t, int slot)
+{
+    for (int i = 0; i < t->n_expected; i++)
+        if (seen(t, slot, &t->expected[i]).state == WORD_FAIL) return t->peer[t->expected[i].peer].rank;
+    return -1;
+}
+
+enum status transfer_stop(struct transfer *t, int slot)
+{
+    TRY(find_slot(t, slot, "stop"));
+    if (!t->to[slot].granted) return ERR(ST_E_PROTOCOL, "stop: slot %d is not granted", slot);
+    return tell_sources(t, slot, WORD_ABORT, 0);
+}
+
+enum status transfer_drop(struct transfer *t, int slot)
+{
+    int quiet = 0;
+    TRY(transfer_quiet(t, slot, &quiet));
+    if (!t->to[slot].granted || !quiet)
+        return ERR(ST_E_PROTOCOL, "drop: slot %d generation %u of request %d is %s", slot, t->to[slot].generation,
+                   t->to[slot].request, quiet ? "not granted" : "still being written to");
+    t->to[slot].granted = 0;
+    return tell_sources(t, slot, WORD_FREED, 0);
+}
+
 /* ---- checks ----------------------------------------------------------------------------------------------------- */
 
 static enum status check_sums(const struct transfer *t, int slot)
@@ -223,6 +248,19 @@ static enum status check_aux(const struct transfer *t, int slot, const struct la
     return ST_OK;
 }
 
+/* --inject flip: as if a byte had been damaged on its way, in the first request that comes here */
+static void flip_once(struct transfer *t, int slot)
+{
+    if (t->opt.flip_rank != t->w->rank || t->flipped) return;
+    for (int i = 0; i < t->slot.n; i++) {
+        const struct layout_entry *e = &t->slot.entry[i];
+        if ((int)e->comp != t->opt.flip_component) continue;
+        t->data[slot * t->slot_bytes + e->base + e->item_bytes / 2] ^= 1;
+        t->flipped = 1;
+        return;
+    }
+}
+
 /* ---- unpacking ---------------------------------------------------------------------------------------------------- */
 
 static enum status unpack_entry(struct transfer *t, int slot, const struct layout_entry *e, struct state *s, int state_slot)
@@ -255,6 +293,7 @@ enum status transfer_unpack(struct transfer *t, int slot, struct state *s, int s
         return ERR(ST_E_RANGE, "unpack: request %d of %d pages into state slot %d of %d slots holding %d pages", x->request,
                    x->n_pages, state_slot, s->layout.spec.n_slots,
                    state_slot < 0 || state_slot >= s->layout.spec.n_slots ? 0 : s->n_pages[state_slot]);
+    flip_once(t, slot);
     memcpy(&aux, aux_of(t, slot), sizeof aux);
     TRY(check_aux(t, slot, &aux));
     if (t->opt.verify) TRY(check_sums(t, slot));

@@ -50,12 +50,14 @@ struct out { /* one source slot towards one destination */
     int64_t batch[COMP_N]; /* bytes put since the last words */
     struct word_line line[COMP_N];
     uint32_t parts[COMP_N];
+    int stopped;           /* ABORT: what is queued is dropped, QUIET ends it */
+    double due;            /* --inject delay: not before this moment of MPI_Wtime */
     int mark_n;            /* to take back what a refused call queued */
     int64_t mark_last;
 };
 
 struct source_slot {
-    int active, final, failed;
+    int active, final, failed, aborted;
     uint32_t generation;
     int request, state_slot, n_pages, pages_queued;
     struct out *out; /* [n_peers] */
@@ -89,6 +91,7 @@ struct transfer {
     int n_expected;
     struct expected *expected;
     struct transfer_count count[COMP_N];
+    int flipped;          /* --inject flip is done */
     int64_t piece_bytes;  /* most bytes of one put; counts of MPI are int */
     int64_t bounce_bytes; /* most bytes of a device arena copied before the copies are used again */
     int most_puts;        /* to one destination between flushes: some components keep a request for each */
