@@ -393,7 +393,7 @@ static void one_withholds(struct bench *b)
     if (is_late) canary(b, 0, 0);
     barrier(b);
     if (b->prefill) {
-        uint64_t words = 0, other = word_pack((struct word_value){1, WORD_ABORT, COMP_MLA, 0});
+        uint64_t words = 0, other = word_pack((struct word_value){1, WORD_FREED, COMP_MLA, 0});
         memcpy(b->t->credit + credit_at(b->t, late, 0), &other, sizeof other); /* a credit, but not GRANT */
         EXPECT(source_queue(b, 0, 1, REQUEST, &s) == ST_OK);
         EXPECT(transfer_push(b->t, 0, &idle) == ST_OK);
