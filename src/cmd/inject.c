@@ -17,15 +17,20 @@ static int comp_of(const char *name, size_t n)
     return -1;
 }
 
-/* "A@B" with numbers */
-static int pair(const char *text, int *a, int *b)
+/* "A@B" with numbers, or another sign between them */
+static int split(const char *text, char sign, int *a, int *b)
 {
     char *end;
     *a = (int)strtol(text, &end, 10);
-    if (end == text || *end != '@') return 0;
+    if (end == text || *end != sign) return 0;
     const char *second = end + 1;
     *b = (int)strtol(second, &end, 10);
     return end != second && *end == 0;
+}
+
+static int pair(const char *text, int *a, int *b)
+{
+    return split(text, '@', a, b);
 }
 
 /* "NAME@N" with a component's name */
@@ -61,6 +66,7 @@ static int request_word(const char *word, struct inject *i)
     }
     if (strncmp(word, "fail:", 5) == 0) return pair(word + 5, &r->fail_stage, &r->fail_request);
     if (strchr(word, '%')) return percent_pair(word + 6, &r->abort_percent, &r->abort_seed);
+    if (strchr(word, '+')) return split(word + 6, '+', &r->abort_request, &r->abort_tokens) && r->abort_tokens > 0;
     return pair(word + 6, &r->abort_request, &r->abort_ticks);
 }
 
@@ -82,7 +88,7 @@ static enum status parse_word(const char *word, struct inject *i)
 
 enum status inject_parse(const struct opt_list *l, struct inject *i_p)
 {
-    *i_p = (struct inject){.run = {-1, -1, -1, -1, -1, 0, 0, 0}, .drop_component = -1, .drop_rank = -1, .flip_component = -1,
+    *i_p = (struct inject){.run = {.kill_rank = -1, .kill_event = -1, .fail_stage = -1, .fail_request = -1, .abort_request = -1}, .drop_component = -1, .drop_rank = -1, .flip_component = -1,
                            .flip_rank = -1, .delay_stage = -1, .build_rank = -1};
     for (int i = 0; i < l->n; i++) {
         TRY(parse_word(l->text[i], i_p));

@@ -300,15 +300,20 @@ static enum status leader_end(struct job *j, const struct rank_stats *all)
     char *plan = NULL;
     print_ranks(all, j->w.size);
     print_free(all, j->w.size);
-    log_info("orders %lld, aborts %lld, late reports %lld, starts %lld; start delay at most %lld ticks", (long long)all[lead].orders,
-             (long long)all[lead].aborts, (long long)all[lead].stale, (long long)all[lead].starts,
+    uint64_t quiets = 0;
+    for (int i = 0; i < j->w.size; i++) quiets += all[i].quiets;
+    log_info("orders %lld, aborts %lld, words QUIET %llu, late reports %lld, starts %lld; start delay at most %lld ticks", (long long)all[lead].orders,
+             (long long)all[lead].aborts, (unsigned long long)quiets, (long long)all[lead].stale, (long long)all[lead].starts,
              (long long)all[lead].start_delay_max);
     print_memory(all, j->w.size);
     TRY(facts_plan_json(&j->o, &j->told, &j->plan, &plan));
     enum status st = record_finish(j->rec, all, j->w.size, plan, j->s.topo.single ? "none" : transfer_osc(), interrupted, &j->complete);
     mem_free(plan);
     TRY(st);
-    log_info("%s: %d of %d rows, %s", j->o.out, record_committed(j->rec), j->n, j->complete ? "complete" : "not complete");
+    int unfinished = record_unfinished(j->rec);
+    log_info("%s: %d of %d rows, %s", j->o.out, record_committed(j->rec) - unfinished, j->n,
+             j->complete ? "complete" : "not complete");
+    if (unfinished) log_warn("%d rows failed or were aborted; `pdflash show` lists them, --resume tries them again", unfinished);
     return ST_OK;
 }
 

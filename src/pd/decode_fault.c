@@ -133,7 +133,7 @@ void decode_inject_admitted(struct decoder *p, int request)
 {
     const struct run_inject *in = &p->r->inject;
     if (!p->leader) return;
-    if (request == in->abort_request) p->abort_at[request] = p->turns + in->abort_ticks;
+    if (request == in->abort_request && in->abort_tokens == 0) p->abort_at[request] = p->turns + in->abort_ticks;
     if (in->abort_percent > 0 && (int)(rng_u64((uint64_t)in->abort_seed, (uint64_t)request, 0) % 100) < in->abort_percent)
         p->abort_at[request] = p->turns + random_moment(in, request);
 }
@@ -147,6 +147,9 @@ enum status decode_inject_turn(struct decoder *p)
         p->abort_at[i] = 0;
         TRY(scheduler_abort(p->sched, i, ABORT_ASKED));
     }
+    struct active *asked = p->leader && in->abort_tokens > 0 ? decode_find(p, in->abort_request) : NULL;
+    if (asked && asked->running && asked->q.n_out >= in->abort_tokens)
+        TRY(scheduler_abort(p->sched, in->abort_request, ABORT_ASKED));
     struct active *a = in->fail_stage == RUN_FAIL_DECODE ? decode_find(p, in->fail_request) : NULL;
     if (!a || !a->running || a->q.n_out < 2) return ST_OK;
     snprintf(a->why, sizeof a->why, "injected failure of the decode group");

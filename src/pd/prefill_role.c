@@ -245,6 +245,7 @@ static void fill_stats(struct prefiller *p)
         st->put_bytes[c] = n.bytes;
         st->puts[c] = n.puts;
         st->words += n.words;
+        st->quiets += n.quiets;
         st->flushes += n.flushes;
     }
     st->stage_bytes = sc.bytes;

@@ -22,6 +22,7 @@ struct run_inject { /* --inject: faults for tests; -1: off */
     int kill_rank, kill_event;      /* SIGKILL of that world rank when it applies that order */
     int fail_stage, fail_request;   /* that stage gives the request up at its first chunk; RUN_FAIL_DECODE: decode does */
     int abort_request, abort_ticks; /* give it up so many ticks after its admission */
+    int abort_tokens;               /* 0: off; instead, when it has so many output tokens */
     int abort_percent, abort_seed;  /* give up so many of a hundred requests, at random moments of their lives */
 };
 
@@ -65,7 +66,7 @@ struct rank_stats { /* one per rank, gathered at the end; plain numbers */
     int64_t weight_bytes, state_bytes, window_bytes, peak_host_bytes, device_bytes; /* device -1: none */
     double compute_s, wait_s, transfer_s, total_s;
     double draft_s, verify_s, commit_s, prefill_s;
-    uint64_t put_bytes[COMP_N], puts[COMP_N], words, flushes, stage_bytes, stage_messages;
+    uint64_t put_bytes[COMP_N], puts[COMP_N], words, quiets, flushes, stage_bytes, stage_messages;
     int64_t rounds, chunks, orders;
     uint64_t order_hash;
     int32_t free_pages_start, free_pages_end, free_slots_start, free_slots_end;

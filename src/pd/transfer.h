@@ -31,7 +31,7 @@ struct transfer_options {
     double delay_s;                /* --inject delay:STAGE@MS: this source takes so long over every run; 0: off */
 };
 
-struct transfer_count { uint64_t bytes, puts, flushes, words; };
+struct transfer_count { uint64_t bytes, puts, flushes, words, quiets; }; /* quiets: words that say QUIET */
 
 struct transfer; /* opaque */
 

@@ -311,6 +311,7 @@ static enum status settle(struct transfer *t, int slot, int d)
         o->line[c].word = word_pack((struct word_value){s->generation, state, (enum comp)c, o->parts[c]});
         mask |= 1u << c;
         t->count[c].words++;
+        t->count[c].quiets += state == WORD_QUIET;
     }
     if (mask) TRY(t->via->words(t, d, slot, mask, o->line));
     memset(o->batch, 0, sizeof o->batch);
