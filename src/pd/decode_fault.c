@@ -108,12 +108,12 @@ enum status decode_drop(struct decoder *p, const struct order *o)
 
 /* ---- injected faults ---------------------------------------------------------------------------------- */
 
-/* A moment of a request's life, from a few ticks to thousands after its admission: ticks are short while the group waits
+/* A moment of a request's life, from one tick to hundreds after its admission: ticks are short while the group waits
  * and long while it decodes. */
 static int64_t random_moment(const struct run_inject *in, int request)
 {
     uint64_t seed = (uint64_t)in->abort_seed, r = (uint64_t)request;
-    return 1 + (int64_t)(rng_u64(seed, r, 2) % (1u << rng_u64(seed, r, 1) % 13));
+    return 1 + (int64_t)(rng_u64(seed, r, 2) % (1u << rng_u64(seed, r, 1) % 9));
 }
 
 enum status decode_inject_open(struct decoder *p)
