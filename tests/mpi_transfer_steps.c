@@ -177,7 +177,7 @@ static void dropped(struct bench *b)
     if (expects) {
         EXPECT(ready == 0);
         EXPECT(transfer_quiet(b->t, 0, &quiet) == ST_OK && quiet == 0);
-        EXPECT(table_says(b, "from rank 0 stage 0: kda", "request 3 slot 0"));
+        EXPECT(table_says(b, "    0    0 kda", "      3    0          1"));
     } else if (!b->prefill) {
         EXPECT(ready == 1);
     }

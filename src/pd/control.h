@@ -10,6 +10,7 @@
 #include "pd/world.h"
 
 enum { CONTROL_BATCH = 32 }; /* orders per message */
+enum { CONTROL_NONE = -1, CONTROL_FAREWELL = -2 };
 
 struct control; /* opaque */
 
@@ -30,7 +31,10 @@ void control_close(struct control *c);
 enum status control_post(struct control *c, const struct order *o, int n);
 /* control_alive - leader: a sign of life if nothing was posted for `seconds`. */
 enum status control_alive(struct control *c, double seconds);
-/* control_poll - prefill: next batch if one has arrived. *n_p = -1: none; >= 0: orders received (0: sign of life). */
+/* control_farewell - leader: the run ends by the watchdog; every prefill rank shall say what it waits for. */
+enum status control_farewell(struct control *c);
+/* control_poll - prefill: next batch if one has arrived. *n_p = CONTROL_NONE, CONTROL_FAREWELL, or orders received (0: sign
+ * of life). */
 enum status control_poll(struct control *c, struct order o[CONTROL_BATCH], int *n_p);
 /* control_report - decode rank to leader; tp_rank is filled in. control_next_report - leader: *got_p 1 and a report, or 0. */
 enum status control_report(struct control *c, const struct control_report *r);

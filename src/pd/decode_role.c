@@ -2,6 +2,7 @@
  * decode ranks by broadcast and the prefill ranks by message; then one round of speculation runs for all requests that
  * have started. In single mode START also prefills the prompt here. */
 #include <string.h>
+#include <time.h>
 
 #include "base/hash.h"
 #include "base/log.h"
@@ -62,6 +63,25 @@ static enum status look_at_slots(struct decoder *p)
     return ST_OK;
 }
 
+static void report(void *ctx)
+{
+    struct decoder *p = ctx;
+    if (p->sched) scheduler_table(p->sched);
+    if (p->transfer) transfer_table(p->transfer);
+}
+
+/* What the leader misses may be known to others only: they print their tables too. Whoever is dead cannot; the wait for
+ * the others is short. */
+static void farewell(struct decoder *p)
+{
+    static const double patience = 2; /* seconds */
+    const struct timespec time_to_print = {0, 300000000};
+    int32_t n = CONTROL_FAREWELL;
+    wait_limit(patience, NULL, NULL);
+    if (p->w->topo.single || control_farewell(p->control) != ST_OK) return;
+    if (p->e.comm.bcast(p->e.comm.ctx, &n, sizeof n) == ST_OK) nanosleep(&time_to_print, NULL);
+}
+
 /* the leader decides; everybody learns the same orders in the same turn */
 static enum status share_orders(struct decoder *p, struct order o[CONTROL_BATCH], int *n_p)
 {
@@ -74,6 +94,10 @@ static enum status share_orders(struct decoder *p, struct order o[CONTROL_BATCH]
         if (!p->w->topo.single) TRY(control_alive(p->control, p->r->watchdog_s / 8));
     }
     TRY(p->e.comm.bcast(p->e.comm.ctx, &n, sizeof n));
+    if (n == CONTROL_FAREWELL) {
+        report(p);
+        return ERR(ST_E_WATCHDOG, "the decode leader saw no progress");
+    }
     if (n) TRY(p->e.comm.bcast(p->e.comm.ctx, o, (size_t)n * sizeof *o));
     *n_p = n;
     return ST_OK;
@@ -132,17 +156,11 @@ static enum status turn(struct decoder *p, struct waiter *wait)
     double t = MPI_Wtime();
     enum status st = wait_pause(wait);
     p->st->wait_s += MPI_Wtime() - t;
+    if (st == ST_E_WATCHDOG) farewell(p);
     return st;
 }
 
 /* ---- set-up ---------------------------------------------------------------------------------------- */
-
-static void report(void *ctx)
-{
-    struct decoder *p = ctx;
-    if (p->sched) scheduler_table(p->sched);
-    if (p->transfer) transfer_table(p->transfer);
-}
 
 static enum status open_lists(struct decoder *p)
 {

@@ -189,6 +189,13 @@ static enum status apply(struct prefiller *p, const struct order *o)
     }
 }
 
+static void report(void *ctx)
+{
+    struct prefiller *p = ctx;
+    log_error("order %lld applied last", (long long)p->log.applied);
+    if (p->transfer) transfer_table(p->transfer);
+}
+
 static enum status loop(struct prefiller *p)
 {
     struct order o[CONTROL_BATCH];
@@ -196,6 +203,10 @@ static enum status loop(struct prefiller *p)
     while (!p->stop) {
         int n, idle;
         TRY(control_poll(p->control, o, &n));
+        if (n == CONTROL_FAREWELL) {
+            report(p);
+            return ERR(ST_E_WATCHDOG, "the decode leader saw no progress");
+        }
         for (int i = 0; i < n; i++) TRY(apply(p, &o[i]));
         if (n >= 0) {
             wait_reset(&wait);
@@ -207,12 +218,6 @@ static enum status loop(struct prefiller *p)
         p->st->wait_s += MPI_Wtime() - t;
     }
     return stage_drain(p->link);
-}
-
-static void report(void *ctx)
-{
-    struct prefiller *p = ctx;
-    if (p->transfer) transfer_table(p->transfer);
 }
 
 static enum status open_role(struct prefiller *p)

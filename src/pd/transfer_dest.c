@@ -324,18 +324,19 @@ void transfer_request_stats(const struct transfer *t, int slot, struct transfer_
 
 void transfer_dest_table(const struct transfer *t)
 {
+    int lines = 0;
     for (int slot = 0; slot < t->n_slots; slot++) {
         const struct dest_slot *s = &t->to[slot];
         for (int i = 0; s->granted && i < t->n_expected; i++) {
             const struct expected *e = &t->expected[i];
+            const struct peer *p = &t->peer[e->peer];
             struct word_value v = word_unpack(word_load(&line_of(t, slot, e)->word));
             if (v.generation == s->generation && v.state == WORD_DONE) continue;
-            log_error("request %d slot %d generation %u from rank %d stage %d: %s: %" PRId64
-                      " bytes expected, seen word %s of generation %u, "
-                      "%u parts, %" PRIu64 " bytes",
-                      s->request, slot, s->generation, t->peer[e->peer].rank, t->peer[e->peer].plan.src_stage,
-                      comp_name[e->comp], s->want[i], v.state <= WORD_FREED ? word_state_name[v.state] : "?", v.generation,
-                      v.count, line_of(t, slot, e)->bytes);
+            if (lines++ == 0)
+                log_error("request slot generation  stage rank component  expected word and bytes  seen word, its generation, parts and bytes");
+            log_error("%7d %4d %10u  %5d %4d %-9s  DONE %18" PRId64 "  %s %u %u %" PRIu64, s->request, slot, s->generation,
+                      p->plan.src_stage, p->rank, comp_name[e->comp], s->want[i],
+                      v.state <= WORD_FREED ? word_state_name[v.state] : "?", v.generation, v.count, line_of(t, slot, e)->bytes);
         }
     }
 }
