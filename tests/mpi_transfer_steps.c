@@ -232,8 +232,10 @@ static void flipped(struct bench *b)
         int64_t items = comp_paged(e->comp) ? pages_of(4) : 1, in = e->comp == COMP_AUX ? 60 : e->item_bytes - 1;
         char *p = b->t->data + e->base + (items - 1) * e->stride + in;
         *p ^= 1;
-        EXPECT(transfer_unpack(b->t, 0, &b->st, s, &aux) == ST_E_FAULT && strstr(err_last(), comp_name[e->comp]) &&
-               strstr(err_last(), "checksum"));
+        char where[64]; /* the entry and the page are named */
+        snprintf(where, sizeof where, "checksum of %s layer %d%s, page %d,", comp_name[e->comp], e->layer,
+                 e->comp != COMP_DRAFT ? "" : e->kv ? " V" : " K", (int)items - 1);
+        EXPECT(transfer_unpack(b->t, 0, &b->st, s, &aux) == ST_E_FAULT && strstr(err_last(), where));
         *p ^= 1;
     }
     EXPECT(state_release(&b->st, s) == ST_OK);

@@ -97,6 +97,7 @@ enum status transfer_quiet(struct transfer *t, int slot, int *quiet_p)
 {
     TRY(find_slot(t, slot, "quiet"));
     TRY(t->via->progress(t));
+    TRY(transfer_sums_take(t, slot));
     TRY(t->via->sync(t));
     int last = 1;
     for (int i = 0; t->to[slot].granted && i < t->n_expected; i++) last &= is_last(seen(t, slot, &t->expected[i]).state);
@@ -132,6 +133,7 @@ enum status transfer_ready(struct transfer *t, int slot, int *ready_p)
     struct dest_slot *s = &t->to[slot];
     if (!s->granted) return ERR(ST_E_INTERNAL, "ready: slot %d is not granted", slot);
     TRY(t->via->progress(t));
+    TRY(transfer_sums_take(t, slot));
     TRY(t->via->sync(t));
     int waiting = 0, failed = 0;
     for (int i = 0; i < t->n_expected; i++) {
@@ -296,6 +298,7 @@ enum status transfer_unpack(struct transfer *t, int slot, struct state *s, int s
     flip_once(t, slot);
     memcpy(&aux, aux_of(t, slot), sizeof aux);
     TRY(check_aux(t, slot, &aux));
+    TRY(transfer_sums_check(t, slot));
     if (t->opt.verify) TRY(check_sums(t, slot));
     for (int i = 0; i < t->slot.n; i++)
         if (t->slot.entry[i].comp != COMP_AUX) TRY(unpack_entry(t, slot, &t->slot.entry[i], s, state_slot));

@@ -193,6 +193,7 @@ enum status transfer_final(struct transfer *t, int slot, const struct layout_aux
             TRY(transfer_hash(t, &t->peer[d], (enum comp)c, SIDE_SOURCE, t->source->arena.p,
                               state_pages(t->source, s->state_slot), s->n_pages, s->state_slot,
                               &s->out[d].line[c].checksum));
+    TRY(transfer_sums_send(t, slot));
     s->final = 1;
     return ST_OK;
 }
