@@ -1,5 +1,6 @@
 /* x_traces - helper of the end-to-end tests.
- *   x_traces make OUT.h5 CASE...            prompts.h5 of golden cases (train, test: all sixteen; or train03, budget05)
+ *   x_traces make OUT.h5 CASE...            prompts.h5 of golden cases (train, test: all sixteen; or train03, budget05);
+ *                                           train03:5 is the first five tokens of a case
  *   x_traces check RESULTS MODE GAP CASE... output tokens (and accept, emitted when MODE is dflash) equal the golden's; with
  *                                           GAP > 0 a row may differ from its first near-tie (golden gap < GAP) on
  *   x_traces equal A.h5 B.h5                same requests, tokens and rounds in two result files
@@ -65,8 +66,11 @@ static int make(const char *out, const struct cases *c)
     sha[64] = 0;
     for (int i = 0; i < c->n; i++) {
         size_t n;
-        row[i].id = vec(f, c->name[i], "prompt", &n);
-        row[i].n_ids = (int64_t)n;
+        char group[16];
+        const char *cut = strchr(c->name[i], ':');
+        snprintf(group, sizeof group, "%.*s", cut ? (int)(cut - c->name[i]) : 15, c->name[i]);
+        row[i].id = vec(f, group, "prompt", &n);
+        row[i].n_ids = cut && (size_t)atoi(cut + 1) < n ? atoi(cut + 1) : (int64_t)n;
         row[i].question = c->name[i];
         row[i].gold = "#### 0";
         row[i].source_row = i;

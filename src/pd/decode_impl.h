@@ -47,6 +47,7 @@ struct decoder {
     struct rank_stats *st;
     int leader, stop, logits_request;
     int n_todo;
+    uint64_t seen;             /* leader: fingerprint of the words at the last look */
     int64_t turns;             /* begun; the same number on all decode ranks in the same turn */
     int64_t tokens;
     int finished;

@@ -132,6 +132,15 @@ static enum status round_of_all(struct decoder *p, int *n_p)
     return spec_round(p->spec, p->batch, n, &p->st->draft_s, &p->st->verify_s, &p->st->commit_s);
 }
 
+/* A slow transfer that still moves is no hang: words progress piece by piece long before the last. */
+static int words_moved(struct decoder *p)
+{
+    uint64_t now = p->transfer ? transfer_seen(p->transfer) : 0;
+    int moved = now != p->seen;
+    p->seen = now;
+    return moved;
+}
+
 static enum status turn(struct decoder *p, struct waiter *wait)
 {
     struct order o[CONTROL_BATCH];
@@ -148,7 +157,8 @@ static enum status turn(struct decoder *p, struct waiter *wait)
     TRY(round_of_all(p, &running));
     TRY(finish_ended(p));
     if (p->leader && p->sink->progress) p->sink->progress(p->sink->ctx, p->finished, running, p->tokens, world_now(p->w));
-    if (n || running) {
+    int moved = p->leader && words_moved(p);
+    if (n || running || moved) {
         wait_reset(wait);
         return ST_OK;
     }

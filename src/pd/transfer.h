@@ -87,6 +87,8 @@ enum status transfer_ready(struct transfer *t, int slot, int *ready_p);
 /* transfer_quiet - *quiet_p: 1 when no source writes to the slot any more (free, or every expected word is DONE, FAIL or
  * QUIET), so that it may be granted again. transfer_grant refuses other slots (ST_E_INTERNAL). */
 enum status transfer_quiet(struct transfer *t, int slot, int *quiet_p);
+/* transfer_seen - changes whenever a word of a granted slot does: progress that is not yet the end of anything. */
+uint64_t transfer_seen(const struct transfer *t);
 /* transfer_blame - after ready said -1: the world rank of the first source that reports FAIL. */
 int transfer_blame(const struct transfer *t, int slot);
 /* transfer_stop - tell all sources of the granted slot to start no put any more (ABORT); then wait for transfer_quiet. */
