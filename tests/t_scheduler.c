@@ -31,7 +31,7 @@ static int pick(uint64_t seed, int n)
 
 static void apply(struct world_model *m, const struct order *o, uint64_t seed)
 {
-    ck_assert_int_eq(order_next(&m->log, o), ST_OK);
+    ck_assert_int_eq(order_apply(&m->log, o), ST_OK);
     ck_assert_int_eq(m->stops, 0);
     int r = o->request;
     switch (o->kind) {
@@ -84,7 +84,7 @@ static void time_passes(struct world_model *m, struct scheduler *s)
         for (int d = 0; d < m->o.decode_ranks; d++)
             if (m->delay[i][d] > 0 && --m->delay[i][d] == 0) {
                 m->delay[i][d] = -1;
-                ck_assert_int_eq(scheduler_ready(s, i, m->gen[i], d), ST_OK);
+                ck_assert_int_eq(scheduler_ready(s, i, m->gen[i], d, scheduler_stats(s).ticks), ST_OK);
             }
     }
     for (int r = 0; r < m->o.n_requests; r++)
@@ -111,6 +111,7 @@ static void play(uint64_t seed, int single, int drain_at)
     }
     for (int i = 0; i < MAX_SLOT; i++) m.slot_request[i] = -1;
     ck_assert_int_eq(scheduler_open(&m.o, &s), ST_OK);
+    ck_assert_int_eq(order_log_open(&m.log, 0, m.tokens, m.o.n_requests, m.o.n_staging, single), ST_OK);
     int ticks = 0;
     for (; !scheduler_done(s) && ticks < 20000; ticks++) {
         struct order o[BATCH];
@@ -136,6 +137,7 @@ static void play(uint64_t seed, int single, int drain_at)
     struct order o[BATCH];
     ck_assert_int_eq(scheduler_tick(s, o, BATCH, &n), ST_OK); /* STOP comes once */
     ck_assert_int_eq(n, 0);
+    order_log_close(&m.log);
     scheduler_close(s);
 }
 
@@ -157,7 +159,8 @@ START_TEST(draining_ends_what_is_in_flight_and_admits_no_more)
 }
 END_TEST
 
-START_TEST(stray_reports_are_refused)
+/* Reports that an ABORT or a new life of the slot has overtaken change nothing; impossible ones are refused. */
+START_TEST(late_reports_say_nothing_and_stray_ones_are_refused)
 {
     int32_t tokens[2] = {5, 5};
     struct scheduler_options so = {.n_requests = 2, .prompt_tokens = tokens, .n_staging = 1, .concurrency = 1, .chunk = 64,
@@ -166,32 +169,142 @@ START_TEST(stray_reports_are_refused)
     struct order o[8];
     int n;
     ck_assert_int_eq(scheduler_open(&so, &s), ST_OK);
-    ck_assert_int_eq(scheduler_ready(s, 0, 1, 0), ST_E_INTERNAL); /* nothing granted */
+    ck_assert_int_eq(scheduler_ready(s, 0, 1, 0, 0), ST_E_PROTOCOL); /* nothing granted */
     ck_assert_int_eq(scheduler_tick(s, o, 8, &n), ST_OK);
     ck_assert_int_eq(n, 2);
-    ck_assert_int_eq(scheduler_ready(s, 0, o[0].generation + 1, 0), ST_E_INTERNAL); /* a late word of another life */
-    ck_assert_int_eq(scheduler_ready(s, 0, o[0].generation, 0), ST_OK);
-    ck_assert_int_eq(scheduler_ready(s, 0, o[0].generation, 0), ST_E_INTERNAL); /* twice */
-    ck_assert_int_eq(scheduler_ready(s, 1, o[0].generation, 0), ST_E_INTERNAL);
-    ck_assert_int_eq(scheduler_finished(s, 0), ST_E_INTERNAL); /* not started */
+    uint32_t g = o[0].generation;
+    ck_assert_int_eq(scheduler_ready(s, 0, g + 1, 0, 1), ST_E_PROTOCOL); /* a life to come */
+    ck_assert_int_eq(scheduler_ready(s, 1, g, 0, 1), ST_E_PROTOCOL);     /* no such slot */
+    ck_assert_int_eq(scheduler_ready(s, 0, g, 2, 1), ST_E_PROTOCOL);     /* no such rank */
+    ck_assert_int_eq(scheduler_quiet(s, 0, g, 0), ST_E_PROTOCOL);        /* nobody asked */
+    ck_assert_int_eq(scheduler_finished(s, 0), ST_E_INTERNAL);           /* not started */
+    ck_assert_int_eq(scheduler_ready(s, 0, g, 0, 1), ST_OK);
+    ck_assert_int_eq(scheduler_ready(s, 0, g, 0, 1), ST_OK); /* twice is once */
+    ck_assert_int_eq(scheduler_stats(s).stale, 1);
     ck_assert_int_eq(scheduler_tick(s, o, 8, &n), ST_OK);
     ck_assert_int_eq(n, 0); /* one of two ranks is not enough */
-    ck_assert_int_eq(scheduler_ready(s, 0, 1, 1), ST_OK);
+    ck_assert_int_eq(scheduler_failed(s, 0, g, 1), ST_OK);
     ck_assert_int_eq(scheduler_tick(s, o, 8, &n), ST_OK);
-    ck_assert_int_eq(o[0].kind, ORDER_START);
+    ck_assert(n == 1 && o[0].kind == ORDER_ABORT && o[0].reason == ABORT_FAILED && o[0].slot == 0 && o[0].generation == g);
+    ck_assert_int_eq(scheduler_ready(s, 0, g, 1, 3), ST_OK); /* overtaken by the ABORT */
+    ck_assert_int_eq(scheduler_failed(s, 0, g, 0), ST_OK);
+    ck_assert_int_eq(scheduler_quiet(s, 0, g, 0), ST_OK);
+    ck_assert_int_eq(scheduler_quiet(s, 0, g, 0), ST_OK);
+    ck_assert_int_eq(scheduler_tick(s, o, 8, &n), ST_OK);
+    ck_assert_int_eq(n, 0); /* neither started nor freed: one rank is not quiet */
+    ck_assert_int_eq(scheduler_quiet(s, 0, g, 1), ST_OK);
+    ck_assert_int_eq(scheduler_tick(s, o, 8, &n), ST_OK);
+    ck_assert(n == 3 && o[0].kind == ORDER_FREE && o[0].slot == 0 && o[1].kind == ORDER_ADMIT && o[1].request == 1);
+    ck_assert_uint_gt(o[1].generation, g);
+    ck_assert_int_eq(scheduler_failed(s, 0, g, 0), ST_OK); /* late, of the earlier life */
+    ck_assert_int_eq(scheduler_ready(s, 0, o[1].generation, 0, 5), ST_OK);
+    ck_assert_int_eq(scheduler_ready(s, 0, o[1].generation, 1, 5), ST_OK);
+    ck_assert_int_eq(scheduler_tick(s, o, 8, &n), ST_OK);
+    ck_assert(n == 1 && o[0].kind == ORDER_START && o[0].request == 1);
+    ck_assert_int_eq(scheduler_quiet(s, 0, g, 0), ST_OK); /* late, when the slot is free */
     scheduler_close(s);
 }
 END_TEST
 
-START_TEST(orders_out_of_sequence_are_refused)
+/* a decoding request, a queued one and one that is too long are given up; every end is in the log once */
+START_TEST(aborts_in_every_phase)
 {
-    struct order_log l = {0, 0};
-    struct order o = {.seq = 1, .kind = ORDER_FREE};
-    ck_assert_int_eq(order_next(&l, &o), ST_OK);
-    ck_assert_int_eq(order_next(&l, &o), ST_E_INTERNAL);
-    o.seq = 3;
-    ck_assert_int_eq(order_next(&l, &o), ST_E_INTERNAL);
-    ck_assert_int_eq(l.applied, 1);
+    int32_t tokens[4] = {5, 5, 500, 5};
+    struct scheduler_options so = {.n_requests = 4, .prompt_tokens = tokens, .n_staging = 1, .concurrency = 1, .chunk = 64,
+                                   .page = 64, .decode_ranks = 1, .max_prompt = 100};
+    struct scheduler *s;
+    struct order o[8];
+    int n;
+    ck_assert_int_eq(scheduler_open(&so, &s), ST_OK);
+    ck_assert_int_eq(scheduler_tick(s, o, 8, &n), ST_OK);
+    ck_assert_int_eq(scheduler_ready(s, 0, 1, 0, 1), ST_OK);
+    ck_assert_int_eq(scheduler_tick(s, o, 8, &n), ST_OK);
+    ck_assert(n == 4 && o[0].kind == ORDER_START && o[1].kind == ORDER_ADMIT && o[1].request == 1);
+    ck_assert(o[2].kind == ORDER_ABORT && o[2].request == 2 && o[2].final && o[2].reason == ABORT_REFUSED);
+    ck_assert_int_eq(scheduler_abort(s, 0, ABORT_ASKED), ST_OK); /* decodes */
+    ck_assert_int_eq(scheduler_abort(s, 0, ABORT_ASKED), ST_OK); /* once */
+    ck_assert_int_eq(scheduler_abort(s, 3, ABORT_ASKED), ST_OK); /* in the queue */
+    ck_assert_int_eq(scheduler_abort(s, 9, ABORT_ASKED), ST_E_INTERNAL);
+    ck_assert_int_eq(scheduler_tick(s, o, 8, &n), ST_OK);
+    ck_assert_int_eq(n, 3);
+    ck_assert(o[0].kind == ORDER_ABORT && o[0].request == 0 && o[0].slot == -1 && !o[0].final);
+    ck_assert(o[1].kind == ORDER_ABORT && o[1].request == 3 && o[1].final);
+    ck_assert(o[2].kind == ORDER_FREE && o[2].request == 0);
+    ck_assert_int_eq(scheduler_ready(s, 0, 2, 0, 3), ST_OK);
+    ck_assert_int_eq(scheduler_tick(s, o, 8, &n), ST_OK);
+    ck_assert(n == 1 && o[0].kind == ORDER_START && o[0].request == 1);
+    ck_assert_int_eq(scheduler_finished(s, 1), ST_OK);
+    ck_assert_int_eq(scheduler_abort(s, 1, ABORT_ASKED), ST_OK); /* it has ended by itself */
+    ck_assert_int_eq(scheduler_tick(s, o, 8, &n), ST_OK);
+    ck_assert(n == 2 && o[0].kind == ORDER_FREE && o[1].kind == ORDER_STOP);
+    scheduler_close(s);
+}
+END_TEST
+
+/* What the log of a rank refuses, whatever the scheduler says: one sound life with each order replaced by a wrong one. */
+START_TEST(orders_that_do_not_fit_are_refused)
+{
+    static const struct order sound[] = {
+        {.seq = 1, .kind = ORDER_ADMIT, .request = 0, .slot = 0, .generation = 1},
+        {.seq = 2, .kind = ORDER_CHUNK, .request = 0, .slot = 0, .generation = 1, .n = 6},
+        {.seq = 3, .kind = ORDER_CHUNK, .request = 0, .slot = 0, .generation = 1, .pos0 = 6, .n = 4, .final = 1},
+        {.seq = 4, .kind = ORDER_START, .request = 0, .slot = 0, .generation = 1},
+        {.seq = 5, .kind = ORDER_ADMIT, .request = 1, .slot = 0, .generation = 2},
+        {.seq = 6, .kind = ORDER_ABORT, .request = 1, .slot = 0, .generation = 2, .reason = ABORT_FAILED},
+        {.seq = 7, .kind = ORDER_FREE, .request = 1, .slot = 0, .generation = 2},
+        {.seq = 8, .kind = ORDER_ABORT, .request = 0, .slot = -1, .reason = ABORT_ASKED},
+        {.seq = 9, .kind = ORDER_FREE, .request = 0, .slot = -1},
+        {.seq = 10, .kind = ORDER_STOP, .request = -1, .slot = -1},
+    };
+    static const struct { int at; struct order o; const char *why; } wrong[] = {
+        {0, {.seq = 2, .kind = ORDER_ADMIT, .generation = 1}, "in sequence"},
+        {0, {.seq = 1, .kind = ORDER_ADMIT, .request = 2, .generation = 1}, "no such request"},
+        {0, {.seq = 1, .kind = ORDER_ADMIT, .slot = 1, .generation = 1}, "no such slot"},
+        {0, {.seq = 1, .kind = ORDER_ADMIT}, "did not grow"},
+        {0, {.seq = 1, .kind = ORDER_CHUNK, .n = 4}, "only an admitted"},
+        {0, {.seq = 1, .kind = ORDER_START}, "only an admitted"},
+        {0, {.seq = 1, .kind = ORDER_FREE, .slot = -1}, "holds nothing"},
+        {0, {.seq = 1, .kind = ORDER_ABORT, .slot = -1, .reason = ABORT_ASKED}, "does not decode"},
+        {0, {.seq = 1, .kind = ORDER_ABORT, .slot = -1, .final = 1}, "has a reason"},
+        {0, {.seq = 1, .kind = ORDER_N}, "unknown"},
+        {1, {.seq = 1, .kind = ORDER_ADMIT, .generation = 1}, "in sequence"}, /* applied twice */
+        {1, {.seq = 2, .kind = ORDER_ADMIT, .generation = 2}, "admitted once"},
+        {1, {.seq = 2, .kind = ORDER_ADMIT, .request = 1, .generation = 2}, "in use"},
+        {1, {.seq = 2, .kind = ORDER_START, .generation = 1}, "not covered"},
+        {1, {.seq = 2, .kind = ORDER_CHUNK, .generation = 2, .n = 6}, "only an admitted"},
+        {1, {.seq = 2, .kind = ORDER_CHUNK, .generation = 1, .pos0 = 1, .n = 6}, "once and in order"},
+        {1, {.seq = 2, .kind = ORDER_CHUNK, .generation = 1, .n = 11}, "once and in order"},
+        {1, {.seq = 2, .kind = ORDER_CHUNK, .generation = 1, .n = 6, .final = 1}, "final"},
+        {1, {.seq = 2, .kind = ORDER_FREE, .generation = 1}, "was not aborted"},
+        {2, {.seq = 3, .kind = ORDER_CHUNK, .generation = 1, .n = 6}, "once and in order"},
+        {4, {.seq = 5, .kind = ORDER_START, .generation = 1}, "only an admitted"}, /* started twice */
+        {4, {.seq = 5, .kind = ORDER_ADMIT, .request = 1, .generation = 1}, "did not grow"},
+        {4, {.seq = 5, .kind = ORDER_ABORT, .generation = 1, .reason = ABORT_ASKED}, "not the request's"},
+        {5, {.seq = 6, .kind = ORDER_ABORT, .request = 1, .generation = 1, .reason = ABORT_ASKED}, "not the request's"},
+        {6, {.seq = 7, .kind = ORDER_CHUNK, .request = 1, .generation = 2, .n = 6}, "only an admitted"}, /* after ABORT */
+        {6, {.seq = 7, .kind = ORDER_START, .request = 1, .generation = 2}, "only an admitted"},
+        {7, {.seq = 8, .kind = ORDER_FREE, .request = 1, .generation = 2}, "was not aborted"}, /* freed twice */
+        {9, {.seq = 10, .kind = ORDER_FREE, .slot = -1}, "holds nothing"},
+        {9, {.seq = 10, .kind = ORDER_ABORT, .slot = -1, .reason = ABORT_ASKED}, "does not decode"},
+        {10, {.seq = 11, .kind = ORDER_STOP, .slot = -1}, "follows STOP"},
+    };
+    static const int32_t tokens[2] = {10, 10};
+    for (size_t k = 0; k < sizeof wrong / sizeof wrong[0]; k++) {
+        struct order_log l;
+        ck_assert_int_eq(order_log_open(&l, 7, tokens, 2, 1, 0), ST_OK);
+        for (int i = 0; i < 10; i++) {
+            uint64_t hash = l.hash;
+            if (i == wrong[k].at) {
+                ck_assert_msg(order_apply(&l, &wrong[k].o) == ST_E_PROTOCOL, "case %zu", k);
+                ck_assert_msg(strstr(err_last(), wrong[k].why) && strstr(err_last(), "rank 7"), "case %zu: %s", k, err_last());
+                ck_assert(l.hash == hash && l.applied == i); /* as if it had not come */
+            }
+            ck_assert_msg(order_apply(&l, &sound[i]) == ST_OK, "case %zu order %d: %s", k, i, err_last());
+        }
+        if (wrong[k].at == 10) ck_assert_int_eq(order_apply(&l, &wrong[k].o), ST_E_PROTOCOL);
+        ck_assert_int_eq(l.ended, 2);
+        order_log_close(&l);
+    }
 }
 END_TEST
 
@@ -201,8 +314,9 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, random_runs_keep_the_log_sound);
     SUITE_TEST(tc, single_mode_runs_too);
     SUITE_TEST(tc, draining_ends_what_is_in_flight_and_admits_no_more);
-    SUITE_TEST(tc, stray_reports_are_refused);
-    SUITE_TEST(tc, orders_out_of_sequence_are_refused);
+    SUITE_TEST(tc, late_reports_say_nothing_and_stray_ones_are_refused);
+    SUITE_TEST(tc, aborts_in_every_phase);
+    SUITE_TEST(tc, orders_that_do_not_fit_are_refused);
 }
 
 int main(void)

@@ -155,6 +155,8 @@ static inline struct transfer_options options(void)
     return (struct transfer_options){.verify = 1,
                                      .drop_component = -1,
                                      .drop_rank = -1,
+                                     .flip_component = -1,
+                                     .flip_rank = -1,
                                      .plan = {.page = PAGE,
                                               .max_tokens = MAX_PROMPT + 16,
                                               .max_prompt = MAX_PROMPT,
@@ -283,7 +285,7 @@ static inline struct topology topology_make_small(int pp, int tp, int decode)
                              .n_ranks = pp * tp + decode};
 }
 
-static const char *forced_osc(void)
+static inline const char *forced_osc(void)
 {
     const char *v = getenv("OMPI_MCA_osc");
     return v ? v : "";

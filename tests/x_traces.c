@@ -1,9 +1,12 @@
 /* x_traces - helper of the end-to-end tests.
- *   x_traces make OUT.h5 CASE...            prompts.h5 of golden cases (train, test: all sixteen; or train03, budget05)
- *   x_traces check RESULTS MODE GAP CASE... output tokens (and accept, emitted when MODE is dflash) equal the golden's;
- *                                           with GAP > 0 a row may differ from its first near-tie (golden gap < GAP) on
+ *   x_traces make OUT.h5 CASE...            prompts.h5 of golden cases (train, test: all sixteen; or train03, budget05);
+ *                                           train03:5 is the first five tokens of a case
+ *   x_traces check RESULTS MODE GAP CASE... output tokens (and accept, emitted when MODE is dflash) equal the golden's; with
+ *                                           GAP > 0 a row may differ from its first near-tie (golden gap < GAP) on
  *   x_traces equal A.h5 B.h5                same requests, tokens and rounds in two result files
  *   x_traces tokens A.h5 B.h5               same requests and tokens (rounds may differ)
+ *   x_traces within A.h5 B.h5               every row of B that came to its own end has the tokens that A has
+ *   x_traces rows RESULTS                   one line a committed row: index, stop reason, output tokens, prompt tokens, error
  * Exit 0 when it holds; prints the first difference of every row otherwise. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,8 +66,11 @@ static int make(const char *out, const struct cases *c)
     sha[64] = 0;
     for (int i = 0; i < c->n; i++) {
         size_t n;
-        row[i].id = vec(f, c->name[i], "prompt", &n);
-        row[i].n_ids = (int64_t)n;
+        char group[16];
+        const char *cut = strchr(c->name[i], ':');
+        snprintf(group, sizeof group, "%.*s", cut ? (int)(cut - c->name[i]) : 15, c->name[i]);
+        row[i].id = vec(f, group, "prompt", &n);
+        row[i].n_ids = cut && (size_t)atoi(cut + 1) < n ? atoi(cut + 1) : (int64_t)n;
         row[i].question = c->name[i];
         row[i].gold = "#### 0";
         row[i].source_row = i;
@@ -166,6 +172,43 @@ static int equal(const char *pa, const char *pb, int rounds)
     return bad != 0;
 }
 
+static int rows(const char *path)
+{
+    struct results *r;
+    if (results_load(path, &r) != ST_OK) return 2;
+    for (size_t i = 0; i < r->n; i++)
+        printf("%lld %s %d %d %s\n", (long long)r->row[i].index, result_stop_name(r->row[i].stop), r->row[i].output_tokens,
+               r->row[i].prompt_tokens, r->row[i].error ? r->row[i].error : "");
+    results_free(r);
+    return 0;
+}
+
+static const struct result_row *row_of(const struct results *r, int64_t index)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (r->row[i].index == index) return &r->row[i];
+    return NULL;
+}
+
+static int within(const char *pa, const char *pb)
+{
+    struct results *a, *b;
+    int bad = 0, ended = 0;
+    if (results_load(pa, &a) != ST_OK || results_load(pb, &b) != ST_OK) return 2;
+    for (size_t i = 0; i < b->n; i++) {
+        const struct result_row *y = &b->row[i], *x = row_of(a, y->index);
+        if (y->stop != RESULT_EOS && y->stop != RESULT_LENGTH) continue;
+        ended++;
+        if (x && first_difference(x->token, (size_t)x->output_tokens, y->token, (size_t)y->output_tokens) < 0) continue;
+        printf("row %lld: %s\n", (long long)y->index, x ? "tokens differ" : "not in the first file");
+        bad++;
+    }
+    printf("%s %s: %d ended rows compared, %d differ\n", pa, pb, ended, bad);
+    results_free(a);
+    results_free(b);
+    return bad != 0 || ended == 0;
+}
+
 int main(int argc, char **argv)
 {
     struct cases c = {.n = 0};
@@ -179,6 +222,8 @@ int main(int argc, char **argv)
     }
     if (argc == 4 && strcmp(argv[1], "equal") == 0) return equal(argv[2], argv[3], 1);
     if (argc == 4 && strcmp(argv[1], "tokens") == 0) return equal(argv[2], argv[3], 0);
+    if (argc == 4 && strcmp(argv[1], "within") == 0) return within(argv[2], argv[3]);
+    if (argc == 3 && strcmp(argv[1], "rows") == 0) return rows(argv[2]);
     fprintf(stderr, "usage: see the comment at the top of tests/x_traces.c\n");
     return 2;
 }

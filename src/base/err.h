@@ -23,6 +23,7 @@
     X(ST_E_DEVICE, 3, "device call failed")                            \
     X(ST_E_FAULT, 3, "run-time fault")                                 \
     X(ST_E_INTERNAL, 3, "internal error")                              \
+    X(ST_E_PROTOCOL, 3, "order log or words broken")                   \
     X(ST_E_WATCHDOG, 4, "no progress")                                 \
     X(ST_E_INCOMPLETE, 4, "run incomplete")                            \
     X(ST_E_INTERRUPTED, 75, "interrupted, resumable")

@@ -17,40 +17,79 @@ static int comp_of(const char *name, size_t n)
     return -1;
 }
 
-/* "A@B" with numbers */
-static int pair(const char *text, int *a, int *b)
+/* "A@B" with numbers, or another sign between them */
+static int split(const char *text, char sign, int *a, int *b)
 {
     char *end;
     *a = (int)strtol(text, &end, 10);
-    if (end == text || *end != '@') return 0;
+    if (end == text || *end != sign) return 0;
     const char *second = end + 1;
     *b = (int)strtol(second, &end, 10);
     return end != second && *end == 0;
 }
 
+static int pair(const char *text, int *a, int *b)
+{
+    return split(text, '@', a, b);
+}
+
+/* "NAME@N" with a component's name */
+static int comp_pair(const char *text, int *comp, int *b)
+{
+    const char *at = strchr(text, '@');
+    char *end;
+    if (!at) return 0;
+    *comp = comp_of(text, (size_t)(at - text));
+    *b = (int)strtol(at + 1, &end, 10);
+    return *comp >= 0 && end != at + 1 && *end == 0;
+}
+
+/* "PERCENT%@SEED" */
+static int percent_pair(const char *text, int *percent, int *seed)
+{
+    char *end;
+    *percent = (int)strtol(text, &end, 10);
+    if (end == text || end[0] != '%' || end[1] != '@' || *percent < 0 || *percent > 100) return 0;
+    const char *second = end + 2;
+    *seed = (int)strtol(second, &end, 10);
+    return end != second && *end == 0;
+}
+
+static int request_word(const char *word, struct inject *i)
+{
+    struct run_inject *r = &i->run;
+    if (strncmp(word, "fail:decode@", 12) == 0) {
+        char *end;
+        r->fail_stage = RUN_FAIL_DECODE;
+        r->fail_request = (int)strtol(word + 12, &end, 10);
+        return end != word + 12 && *end == 0;
+    }
+    if (strncmp(word, "fail:", 5) == 0) return pair(word + 5, &r->fail_stage, &r->fail_request);
+    if (strchr(word, '%')) return percent_pair(word + 6, &r->abort_percent, &r->abort_seed);
+    if (strchr(word, '+')) return split(word + 6, '+', &r->abort_request, &r->abort_tokens) && r->abort_tokens > 0;
+    return pair(word + 6, &r->abort_request, &r->abort_ticks);
+}
+
 static enum status parse_word(const char *word, struct inject *i)
 {
     if (strncmp(word, "prefill.", 8) == 0 || strncmp(word, "decode.", 7) == 0) return strchr(word, '=') ? ST_OK : bad(word);
-    if (strncmp(word, "kill:", 5) == 0) return pair(word + 5, &i->kill_rank, &i->kill_event) ? ST_OK : bad(word);
+    if (strncmp(word, "kill:", 5) == 0) return pair(word + 5, &i->run.kill_rank, &i->run.kill_event) ? ST_OK : bad(word);
+    if (strncmp(word, "fail:", 5) == 0 || strncmp(word, "abort:", 6) == 0) return request_word(word, i) ? ST_OK : bad(word);
+    if (strncmp(word, "delay:", 6) == 0) return pair(word + 6, &i->delay_stage, &i->delay_ms) ? ST_OK : bad(word);
+    if (strncmp(word, "flip:", 5) == 0) return comp_pair(word + 5, &i->flip_component, &i->flip_rank) ? ST_OK : bad(word);
+    if (strncmp(word, "drop:", 5) == 0) return comp_pair(word + 5, &i->drop_component, &i->drop_rank) ? ST_OK : bad(word);
     if (strncmp(word, "build:", 6) == 0) {
         char *end;
         i->build_rank = (int)strtol(word + 6, &end, 10);
         return end != word + 6 && *end == 0 ? ST_OK : bad(word);
-    }
-    if (strncmp(word, "drop:", 5) == 0) {
-        const char *at = strchr(word, '@');
-        char *end;
-        if (!at) return bad(word);
-        i->drop_component = comp_of(word + 5, (size_t)(at - word - 5));
-        i->drop_rank = (int)strtol(at + 1, &end, 10);
-        return i->drop_component >= 0 && end != at + 1 && *end == 0 ? ST_OK : bad(word);
     }
     return bad(word);
 }
 
 enum status inject_parse(const struct opt_list *l, struct inject *i_p)
 {
-    *i_p = (struct inject){-1, -1, -1, -1, -1};
+    *i_p = (struct inject){.run = {.kill_rank = -1, .kill_event = -1, .fail_stage = -1, .fail_request = -1, .abort_request = -1}, .drop_component = -1, .drop_rank = -1, .flip_component = -1,
+                           .flip_rank = -1, .delay_stage = -1, .build_rank = -1};
     for (int i = 0; i < l->n; i++) {
         TRY(parse_word(l->text[i], i_p));
         log_warn("fault injection: %s", l->text[i]);

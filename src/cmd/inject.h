@@ -4,6 +4,12 @@
  *                                             taps (comma list), window, theta, mask, spec=none
  *   kill:RANK@ORDER                           SIGKILL that world rank when it applies order number ORDER
  *   drop:COMPONENT@RANK                       that prefill rank never writes the component's completion word
+ *   delay:STAGE@MS                            that prefill stage takes MS milliseconds over every run it puts
+ *   flip:COMPONENT@RANK                       that decode rank (world) finds one bit of the component turned, once
+ *   fail:STAGE@REQUEST, fail:decode@REQUEST   that group gives the request up: prefill at its first chunk, decode after a round
+ *   abort:REQUEST@TICKS                       the request is aborted so many ticks after its admission
+ *   abort:REQUEST+TOKENS                      the request is aborted when it has so many output tokens
+ *   abort:PERCENT%@SEED                       so many of a hundred requests are aborted, at random moments
  *   build:RANK                                that rank reports another build */
 #ifndef PDFLASH_CMD_INJECT_H
 #define PDFLASH_CMD_INJECT_H
@@ -12,8 +18,10 @@
 #include "pd/run.h"
 
 struct inject {
-    int kill_rank, kill_event;   /* -1: off */
+    struct run_inject run;       /* -1: off */
     int drop_component, drop_rank;
+    int flip_component, flip_rank;
+    int delay_stage, delay_ms;
     int build_rank;
 };
 

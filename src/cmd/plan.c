@@ -16,6 +16,7 @@ enum status cmd_plan(int argc, char **argv)
     TRY(options_parse(CMD_PLAN, argc, argv, &o, NULL, 0, &n, &help));
     if (help) return ST_OK;
     TRY(setup_configs(&o, &s));
+    if (o.max_prompt == 0) o.max_prompt = 8192;
     if (o.max_prompt > s.most_prompt)
         return ERR(ST_E_CONFIG,
                    "--max-prompt %d: with --max-new %d and a block of %d at most %d fit into the model's %d positions",

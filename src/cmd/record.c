@@ -18,7 +18,7 @@ struct record {
     enum chat_thinking level;
     struct result_round *round; /* [max_new] scratch */
     int n, max_new, skipped;
-    int committed;
+    int committed, unfinished;
     int64_t rounds, accepted;   /* of this attempt, for the progress line */
     double last_line_s;
     int tty;
@@ -209,6 +209,7 @@ static enum status finished(void *ctx, const struct run_finished *f)
     row.stop = stop_of(q->stop);
     row.question = p->question;
     row.gold = p->gold;
+    row.error = f->error;
     row.response = text;
     row.token = q->out;
     row.round = r->round;
@@ -217,7 +218,10 @@ static enum status finished(void *ctx, const struct run_finished *f)
     fill_transfer(f, row.transfer);
     enum status st = results_append(r->w, &row);
     mem_free(text);
-    if (st == ST_OK) r->committed++;
+    if (st == ST_OK) {
+        r->committed++;
+        r->unfinished += row.stop == RESULT_FAILED || row.stop == RESULT_ABORTED;
+    }
     return st;
 }
 
@@ -243,6 +247,11 @@ struct run_sink record_sink(struct record *r)
 int record_committed(const struct record *r)
 {
     return r->committed + r->skipped;
+}
+
+int record_unfinished(const struct record *r)
+{
+    return r->unfinished;
 }
 
 static enum status write_memory(struct record *r, const struct rank_stats *st, int n)

@@ -26,6 +26,9 @@ struct run_sink record_sink(struct record *r);
 /* record_finish - per-rank figures, plan, end time, completeness. *complete_p: all rows are there. */
 enum status record_finish(struct record *r, const struct rank_stats *st, int n_ranks, const char *plan_json,
                           const char *osc, int interrupted, int *complete_p);
+/* record_committed - rows in the file, those of earlier attempts included; record_unfinished - of them, rows of this attempt
+ * that failed or were aborted. */
 int record_committed(const struct record *r);
+int record_unfinished(const struct record *r);
 
 #endif

@@ -109,6 +109,7 @@ static enum status share_prompts(struct job *j)
         j->tokens[i] = (int32_t)(j->offset[i + 1] - j->offset[i]);
         if (j->tokens[i] > j->max_prompt) j->max_prompt = j->tokens[i];
     }
+    if (j->o.max_prompt > 0 && j->o.max_prompt < j->max_prompt) j->max_prompt = j->o.max_prompt; /* longer ones are refused */
     return ST_OK;
 }
 
@@ -150,15 +151,17 @@ static void fill_run_config(struct job *j)
         .absorbed_prefill = j->o.mla_prefill == OPT_MLA_ABSORBED,
         .watchdog_s = j->o.watchdog,
         .interrupted = stop_signal(),
-        .kill_rank = j->inj.kill_rank,
-        .kill_event = j->inj.kill_event,
+        .inject = j->inj.run,
     };
     r->transfer = (struct transfer_options){.transport = j->o.transport ? TRANSPORT_SENDRECV : TRANSPORT_RMA,
                                             .window = j->o.window ? WINDOW_CREATE : WINDOW_ALLOCATE,
                                             .verify = j->o.verify,
                                             .plan = j->plan,
                                             .drop_component = j->inj.drop_component,
-                                            .drop_rank = j->inj.drop_rank};
+                                            .drop_rank = j->inj.drop_rank,
+                                            .flip_component = j->inj.flip_component,
+                                            .flip_rank = j->inj.flip_rank};
+    if (j->w.role.role == ROLE_PREFILL && j->w.role.stage == j->inj.delay_stage) r->transfer.delay_s = j->inj.delay_ms * 1e-3;
     if (j->o.dump_logits) {
         r->logits = dump_row;
         r->logits_ctx = j->dump;
@@ -271,12 +274,48 @@ static enum status check_ranks(const struct rank_stats *s, int n)
 {
     for (int i = 0; i < n; i++) {
         if (s[i].order_hash != s[0].order_hash || s[i].orders != s[0].orders)
-            return ERR(ST_E_FAULT, "rank %d applied another order log (%lld orders) than rank 0 (%lld)", i, (long long)s[i].orders, (long long)s[0].orders);
+            return ERR(ST_E_PROTOCOL, "rank %d applied another order log (%lld orders) than rank 0 (%lld)", i, (long long)s[i].orders, (long long)s[0].orders);
         if (s[i].free_pages_start != s[i].free_pages_end || s[i].free_slots_start != s[i].free_slots_end)
-            return ERR(ST_E_FAULT, "rank %d leaks: %d of %d pages and %d of %d slots are free at the end", i, s[i].free_pages_end,
+            return ERR(ST_E_INTERNAL, "rank %d leaks: %d of %d pages and %d of %d slots are free at the end", i, s[i].free_pages_end,
                        s[i].free_pages_start, s[i].free_slots_end, s[i].free_slots_start);
+        if (s[i].free_staging_start != s[i].free_staging_end)
+            return ERR(ST_E_INTERNAL, "rank %d leaks: %d of %d staging slots are free at the end", i, s[i].free_staging_end,
+                       s[i].free_staging_start);
+        if (s[i].role == ROLE_DECODE && s[i].batch_hash != s[n - 1].batch_hash)
+            return ERR(ST_E_PROTOCOL, "decode rank %d ran other batches than decode rank %d", s[i].tp_rank, s[n - 1].tp_rank);
     }
     return ST_OK;
+}
+
+/* of both groups; check_ranks has compared them rank by rank */
+static void print_free(const struct rank_stats *s, int n)
+{
+    for (int role = ROLE_PREFILL; role <= ROLE_DECODE; role++) {
+        long long v[6] = {0};
+        for (int i = 0; i < n; i++) {
+            if (s[i].role != role) continue;
+            v[0] += s[i].free_pages_end, v[1] += s[i].free_pages_start;
+            v[2] += s[i].free_slots_end, v[3] += s[i].free_slots_start;
+            v[4] += s[i].free_staging_end, v[5] += s[i].free_staging_start;
+        }
+        if (v[3] > 0)
+            log_info("free at the end, %s ranks: %lld of %lld pages, %lld of %lld state slots, %lld of %lld staging slots",
+                     role == ROLE_PREFILL ? "prefill" : "decode", v[0], v[1], v[2], v[3], v[4], v[5]);
+    }
+}
+
+/* peak resident sizes do not shrink: what grew after a quarter of the requests is a leak or a late first use */
+static void print_memory(const struct rank_stats *s, int n)
+{
+    int most = 0, grew = 0;
+    for (int i = 0; i < n; i++) {
+        if (s[i].rss_end > s[most].rss_end) most = i;
+        if (s[i].rss_end - s[i].rss_quarter > s[grew].rss_end - s[grew].rss_quarter) grew = i;
+    }
+    log_info("peak memory after a quarter of the requests and at the end: largest rank %d: %.1f and %.1f MiB; most growth rank %d: "
+             "%.1f to %.1f MiB",
+             most, (double)s[most].rss_quarter / 1048576, (double)s[most].rss_end / 1048576, grew,
+             (double)s[grew].rss_quarter / 1048576, (double)s[grew].rss_end / 1048576);
 }
 
 static enum status leader_end(struct job *j, const struct rank_stats *all)
@@ -285,14 +324,22 @@ static enum status leader_end(struct job *j, const struct rank_stats *all)
     char *plan = NULL;
     print_ranks(all, j->w.size);
     print_shared(all, j->w.size);
-    log_info("free at the end: pages and slots of all %d ranks as at the start; orders %lld; start delay at most %lld ticks",
-             j->w.size, (long long)all[lead].orders, (long long)all[lead].start_delay_max);
+    print_free(all, j->w.size);
+    uint64_t quiets = 0;
+    for (int i = 0; i < j->w.size; i++) quiets += all[i].quiets;
+    log_info("orders %lld, aborts %lld, words QUIET %llu, late reports %lld, starts %lld; start delay at most %lld ticks",
+             (long long)all[lead].orders, (long long)all[lead].aborts, (unsigned long long)quiets, (long long)all[lead].stale,
+             (long long)all[lead].starts, (long long)all[lead].start_delay_max);
+    print_memory(all, j->w.size);
     TRY(facts_plan_json(&j->told, &j->plan, &plan));
     const char *osc = j->s.topo.single ? "none" : transfer_osc(j->rc.transfer.transport);
     enum status st = record_finish(j->rec, all, j->w.size, plan, osc, *stop_signal() != 0, &j->complete);
     mem_free(plan);
     TRY(st);
-    log_info("%s: %d of %d rows, %s", j->o.out, record_committed(j->rec), j->n, j->complete ? "complete" : "not complete");
+    int unfinished = record_unfinished(j->rec);
+    log_info("%s: %d of %d rows, %s", j->o.out, record_committed(j->rec) - unfinished, j->n,
+             j->complete ? "complete" : "not complete");
+    if (unfinished) log_warn("%d rows failed or were aborted; `pdflash show` lists them, --resume tries them again", unfinished);
     return ST_OK;
 }
 

@@ -5,7 +5,7 @@
 #include "base/buf.h"
 #include "pd/wait.h"
 
-enum { TAG_ORDERS = 11, TAG_READY = 12, RING = 8, REPORT_RING = 64 };
+enum { TAG_ORDERS = 11, TAG_REPORT = 12, RING = 8, REPORT_RING = 64 };
 
 struct batch_message { int32_t n, pad; struct order order[CONTROL_BATCH]; };
 
@@ -49,20 +49,30 @@ void control_close(struct control *c)
     mem_free(c);
 }
 
-enum status control_post(struct control *c, const struct order *o, int n)
+static enum status post(struct control *c, const struct order *o, int n)
 {
-    int np = c->w->topo.n_prefill, i = c->next;
-    if (n < 0 || n > CONTROL_BATCH) return ERR(ST_E_INTERNAL, "%d orders in a batch of %d", n, CONTROL_BATCH);
+    int np = c->w->topo.n_prefill, i = c->next, orders = n > 0 ? n : 0;
     MPI_Request *req = c->req + (size_t)i * (size_t)np;
     TRY(wait_all(req, np, NULL, NULL));
     c->next = (i + 1) % RING;
     c->ring[i].n = n;
-    if (n) memcpy(c->ring[i].order, o, (size_t)n * sizeof *o);
-    int bytes = (int)(offsetof(struct batch_message, order) + (size_t)n * sizeof *o);
+    if (orders) memcpy(c->ring[i].order, o, (size_t)orders * sizeof *o);
+    int bytes = (int)(offsetof(struct batch_message, order) + (size_t)orders * sizeof *o);
     for (int r = 0; r < np; r++)
         TRY(mpi_check(MPI_Isend(&c->ring[i], bytes, MPI_BYTE, r, TAG_ORDERS, c->w->ctrl, &req[r]), "MPI_Isend"));
     c->last_post = MPI_Wtime();
     return ST_OK;
+}
+
+enum status control_post(struct control *c, const struct order *o, int n)
+{
+    if (n < 0 || n > CONTROL_BATCH) return ERR(ST_E_INTERNAL, "%d orders in a batch of %d", n, CONTROL_BATCH);
+    return post(c, o, n);
+}
+
+enum status control_farewell(struct control *c)
+{
+    return post(c, NULL, CONTROL_FAREWELL);
 }
 
 enum status control_alive(struct control *c, double seconds)
@@ -75,23 +85,25 @@ enum status control_poll(struct control *c, struct order o[CONTROL_BATCH], int *
     int got = 0;
     struct batch_message m;
     MPI_Message handle;
-    *n_p = -1;
+    *n_p = CONTROL_NONE;
     TRY(mpi_check(MPI_Improbe(c->leader, TAG_ORDERS, c->w->ctrl, &got, &handle, MPI_STATUS_IGNORE), "MPI_Improbe"));
     if (!got) return ST_OK;
     TRY(mpi_check(MPI_Mrecv(&m, sizeof m, MPI_BYTE, &handle, MPI_STATUS_IGNORE), "MPI_Mrecv"));
-    if (m.n < 0 || m.n > CONTROL_BATCH) return ERR(ST_E_INTERNAL, "%d orders in a batch of %d", m.n, CONTROL_BATCH);
-    memcpy(o, m.order, (size_t)m.n * sizeof *o);
+    if (m.n != CONTROL_FAREWELL && (m.n < 0 || m.n > CONTROL_BATCH))
+        return ERR(ST_E_INTERNAL, "%d orders in a batch of %d", m.n, CONTROL_BATCH);
+    if (m.n > 0) memcpy(o, m.order, (size_t)m.n * sizeof *o);
     *n_p = m.n;
     return ST_OK;
 }
 
-enum status control_report_ready(struct control *c, int slot, uint32_t generation)
+enum status control_report(struct control *c, const struct control_report *r)
 {
     int i = c->next_report;
     TRY(wait_all(&c->report_req[i], 1, NULL, NULL));
     c->next_report = (i + 1) % REPORT_RING;
-    c->report[i] = (struct control_report){slot, generation, c->w->role.tp_rank, 0};
-    return mpi_check(MPI_Isend(&c->report[i], sizeof c->report[i], MPI_BYTE, c->leader, TAG_READY, c->w->ctrl,
+    c->report[i] = *r;
+    c->report[i].tp_rank = c->w->role.tp_rank;
+    return mpi_check(MPI_Isend(&c->report[i], sizeof c->report[i], MPI_BYTE, c->leader, TAG_REPORT, c->w->ctrl,
                                &c->report_req[i]),
                      "MPI_Isend");
 }
@@ -101,7 +113,7 @@ enum status control_next_report(struct control *c, struct control_report *r_p, i
     MPI_Message handle;
     *got_p = 0;
     int got = 0;
-    TRY(mpi_check(MPI_Improbe(MPI_ANY_SOURCE, TAG_READY, c->w->ctrl, &got, &handle, MPI_STATUS_IGNORE), "MPI_Improbe"));
+    TRY(mpi_check(MPI_Improbe(MPI_ANY_SOURCE, TAG_REPORT, c->w->ctrl, &got, &handle, MPI_STATUS_IGNORE), "MPI_Improbe"));
     if (!got) return ST_OK;
     TRY(mpi_check(MPI_Mrecv(r_p, sizeof *r_p, MPI_BYTE, &handle, MPI_STATUS_IGNORE), "MPI_Mrecv"));
     *got_p = 1;

@@ -1,222 +1,85 @@
 /* decode_role - the loop of a decode rank. Each turn (tick) the leader runs the scheduler and its orders reach the
  * decode ranks by broadcast and the prefill ranks by message; then one round of speculation runs for all requests that
  * have started. In single mode START also prefills the prompt here. */
-#include <math.h>
-#include <signal.h>
-#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "base/hash.h"
 #include "base/log.h"
-#include "pd/control.h"
-#include "pd/engine.h"
-#include "pd/scheduler.h"
+#include "pd/decode_impl.h"
 #include "pd/wait.h"
 
-struct active { /* a request that decodes */
-    struct spec_seq q;
-    int used;             /* from START to FREE */
-    int running;          /* in the batch */
-    struct run_finished f;
-};
-
-struct grant { int request, waiting; uint32_t generation; }; /* a staging slot as this rank sees it */
-
-struct decoder {
-    struct world *w;
-    const struct run_config *r;
-    const struct run_sink *sink;
-    struct engine e;
-    struct control *control;
-    struct transfer *transfer; /* NULL in single mode */
-    struct scheduler *sched;   /* leader only */
-    struct spec *spec;
-    struct flow flow;          /* single mode's prefill */
-    struct active *active;     /* [n_active] */
-    struct spec_seq **batch;   /* [n_active] scratch */
-    struct active **ended;     /* [n_active] scratch */
-    int n_active;
-    struct grant *grant;       /* [staging_slots] */
-    double *admit_s;           /* [prompts.n] leader */
-    struct order_log log;
-    struct rank_stats *st;
-    int leader, stop, logits_request;
-    int64_t tokens;
-    int finished;
-};
-
-/* ---- orders ---------------------------------------------------------------------------------------- */
-
-static struct active *find_active(struct decoder *p, int request)
-{
-    for (int i = 0; i < p->n_active; i++)
-        if (p->active[i].used && p->active[i].q.request == request) return &p->active[i];
-    return NULL;
-}
-
-static struct active *free_active(struct decoder *p)
-{
-    for (int i = 0; i < p->n_active; i++)
-        if (!p->active[i].used) return &p->active[i];
-    return NULL;
-}
-
-static enum status admit(struct decoder *p, const struct order *o)
-{
-    int pages = split_pages(p->r->prompts.tokens[o->request], p->r->transfer.plan.page);
-    struct grant *g = &p->grant[o->slot];
-    if (p->leader) p->admit_s[o->request] = world_now(p->w);
-    *g = (struct grant){o->request, 1, o->generation};
-    return transfer_grant(p->transfer, o->slot, o->generation, o->request, pages);
-}
-
-static void prompt_logits(void *ctx, int pos, const float *row, int vocab)
-{
-    struct decoder *p = ctx;
-    p->r->logits(p->r->logits_ctx, p->logits_request, pos, row, vocab);
-}
-
-/* single mode: the whole prompt through this group, chunk by chunk */
-static enum status prefill_here(struct decoder *p, struct active *a, int32_t *first_p)
-{
-    const int32_t *ids = p->r->prompts.token + p->r->prompts.offset[a->q.request];
-    int n = a->q.prompt_tokens, chunk = p->r->transfer.plan.chunk, page = p->r->transfer.plan.page;
-    double t = MPI_Wtime();
-    p->logits_request = a->q.request;
-    a->f.first_chunk_s = world_now(p->w);
-    for (int pos = 0; pos < n;) {
-        int end = split_chunk_end(pos, n, chunk, page);
-        TRY(prefill_chunk(&p->e.stage, a->q.slot, pos, end - pos, ids + pos, end == n, &p->flow, first_p, NULL,
-                          p->r->logits ? prompt_logits : NULL, p));
-        p->st->chunks++;
-        pos = end;
-    }
-    a->f.prefill_done_s = world_now(p->w);
-    p->st->prefill_s += MPI_Wtime() - t;
-    return ST_OK;
-}
-
-/* what all decode ranks received for the request, on the leader */
-static enum status sum_transfer(struct decoder *p, int slot, struct run_finished *f)
-{
-    struct transfer_request mine, *all = &f->transfer;
-    MPI_Request req[4];
-    transfer_request_stats(p->transfer, slot, &mine);
-    *all = mine;
-    TRY(mpi_check(MPI_Ireduce(mine.bytes, all->bytes, COMP_N, MPI_UINT64_T, MPI_SUM, 0, p->w->tp, &req[0]), "MPI_Ireduce"));
-    TRY(mpi_check(MPI_Ireduce(mine.puts, all->puts, COMP_N, MPI_UINT64_T, MPI_SUM, 0, p->w->tp, &req[1]), "MPI_Ireduce"));
-    TRY(mpi_check(MPI_Ireduce(mine.checksum, all->checksum, COMP_N, MPI_UINT64_T, MPI_BXOR, 0, p->w->tp, &req[2]), "MPI_Ireduce"));
-    TRY(mpi_check(MPI_Ireduce(mine.seconds, all->seconds, COMP_N, MPI_DOUBLE, MPI_MAX, 0, p->w->tp, &req[3]), "MPI_Ireduce"));
-    return wait_all(req, 4, NULL, NULL);
-}
-
-static enum status take_state(struct decoder *p, const struct order *o, struct active *a, int32_t *first_p)
-{
-    struct layout_aux aux;
-    struct grant *g = &p->grant[o->slot];
-    if (g->request != o->request || g->generation != o->generation)
-        return ERR(ST_E_INTERNAL, "START of request %d generation %u, but slot %d was granted to request %d generation %u",
-                   o->request, o->generation, o->slot, g->request, g->generation);
-    double t = MPI_Wtime();
-    TRY(sum_transfer(p, o->slot, &a->f));
-    TRY(transfer_unpack(p->transfer, o->slot, &p->e.state, a->q.slot, &aux));
-    p->st->transfer_s += MPI_Wtime() - t;
-    g->request = -1;
-    a->f.has_transfer = 1;
-    a->f.first_chunk_s = aux.first_chunk_s;
-    a->f.prefill_done_s = aux.prefill_done_s;
-    a->f.transfer_start_s = a->f.transfer.first_s;
-    a->f.transfer_done_s = a->f.transfer.done_s;
-    if (aux.first_token < 0 || aux.first_token >= p->r->c->vocab)
-        return ERR(ST_E_FAULT, "request %d: first token %d is outside the vocabulary", o->request, aux.first_token);
-    *first_p = aux.first_token;
-    return ST_OK;
-}
-
-static enum status start(struct decoder *p, const struct order *o)
-{
-    struct active *a = free_active(p);
-    int32_t first = -1;
-    if (!a) return ERR(ST_E_INTERNAL, "START of request %d: all %d decode slots are in use", o->request, p->n_active);
-    int tokens = p->r->prompts.tokens[o->request], slot;
-    TRY(state_admit(&p->e.state, tokens + p->r->max_new + p->r->block, &slot));
-    if (slot < 0) return ERR(ST_E_INTERNAL, "START of request %d: no free pages or state slot", o->request);
-    a->used = 1;
-    struct spec_seq *q = &a->q;
-    q->request = o->request;
-    q->slot = slot;
-    q->prompt_tokens = tokens;
-    q->max_new = p->r->max_new;
-    memset(&a->f, 0, sizeof a->f);
-    a->f.q = q;
-    a->f.admit_s = a->f.first_chunk_s = a->f.prefill_done_s = a->f.transfer_start_s = a->f.transfer_done_s = NAN;
-    if (p->leader && !p->w->topo.single) a->f.admit_s = p->admit_s[o->request];
-    if (p->w->topo.single) {
-        a->f.admit_s = world_now(p->w);
-        TRY(prefill_here(p, a, &first));
-    } else {
-        TRY(take_state(p, o, a, &first));
-    }
-    spec_start(q, first, p->r->c->eos);
-    a->f.first_token_s = a->f.prefill_done_s;
-    a->f.start_s = world_now(p->w);
-    a->running = 1;
-    return ST_OK;
-}
-
-static enum status release(struct decoder *p, const struct order *o)
-{
-    struct active *a = find_active(p, o->request);
-    if (!a || a->running) return ERR(ST_E_INTERNAL, "FREE of request %d, which %s", o->request, a ? "still runs" : "holds nothing");
-    TRY(state_release(&p->e.state, a->q.slot));
-    a->used = 0;
-    return ST_OK;
-}
-
-static enum status apply(struct decoder *p, const struct order *o)
-{
-    TRY(order_next(&p->log, o));
-    p->st->orders++;
-    if (p->r->kill_rank == p->w->rank && p->log.applied == p->r->kill_event) raise(SIGKILL);
-    switch (o->kind) {
-    case ORDER_ADMIT: return admit(p, o);
-    case ORDER_CHUNK: return ST_OK;
-    case ORDER_START: return start(p, o);
-    case ORDER_FREE: return release(p, o);
-    case ORDER_STOP: p->stop = 1; return ST_OK;
-    default: return ERR(ST_E_INTERNAL, "order kind %d is unknown", o->kind);
-    }
-}
-
 /* ---- one turn -------------------------------------------------------------------------------------- */
+
+static enum status take_report(struct decoder *p, const struct control_report *r)
+{
+    switch (r->kind) {
+    case REPORT_READY: return scheduler_ready(p->sched, r->slot, r->generation, r->tp_rank, r->tick);
+    case REPORT_FAILED: return decode_lost(p, r);
+    case REPORT_QUIET: return scheduler_quiet(p->sched, r->slot, r->generation, r->tp_rank);
+    default: return ERR(ST_E_PROTOCOL, "report kind %d from decode rank %d is unknown", r->kind, r->tp_rank);
+    }
+}
 
 static enum status collect_reports(struct decoder *p)
 {
     struct control_report r;
     for (int got = 1; got;) {
         TRY(control_next_report(p->control, &r, &got));
-        if (got) TRY(scheduler_ready(p->sched, r.slot, r.generation, r.tp_rank));
+        if (got) TRY(take_report(p, &r));
     }
     return ST_OK;
 }
 
-/* staging slots of this rank that became complete since the last look */
-static enum status look_for_ready(struct decoder *p)
+static enum status tell(struct decoder *p, int slot, enum report_kind kind)
+{
+    struct control_report r = {.kind = (int32_t)kind, .slot = slot, .generation = p->grant[slot].generation,
+                               .tp_rank = p->w->role.tp_rank, .source = -1, .tick = p->turns};
+    p->grant[slot].waiting = WAIT_NOTHING;
+    return p->leader ? take_report(p, &r) : control_report(p->control, &r);
+}
+
+/* What became of the slots this rank waits for. A source that failed, or words that do not fit the plan, are the end of
+ * one request; the slot then waits for the scheduler's ABORT. */
+static enum status look_at_slots(struct decoder *p)
 {
     TRY(transfer_progress(p->transfer));
     for (int i = 0; i < p->r->transfer.plan.staging_slots; i++) {
         struct grant *g = &p->grant[i];
-        int ready;
-        if (g->request < 0 || !g->waiting) continue;
-        TRY(transfer_ready(p->transfer, i, &ready));
-        if (ready < 0) return ERR(ST_E_FAULT, "request %d: a prefill rank reported that it failed", g->request);
-        if (!ready) continue;
-        g->waiting = 0;
-        if (p->leader)
-            TRY(scheduler_ready(p->sched, i, g->generation, p->w->role.tp_rank));
+        int over = 0;
+        if (g->request < 0 || g->waiting == WAIT_NOTHING) continue;
+        if (g->waiting == WAIT_QUIET) {
+            TRY(transfer_quiet(p->transfer, i, &over));
+            if (over) TRY(tell(p, i, REPORT_QUIET));
+            continue;
+        }
+        enum status st = transfer_ready(p->transfer, i, &over);
+        if (st == ST_OK && over > 0) TRY(tell(p, i, REPORT_READY));
+        if (st == ST_E_FAULT || (st == ST_OK && over < 0))
+            TRY(decode_fail_slot(p, i, st == ST_OK ? transfer_blame(p->transfer, i) : p->w->rank));
         else
-            TRY(control_report_ready(p->control, i, g->generation));
+            TRY(st);
     }
     return ST_OK;
+}
+
+static void report(void *ctx)
+{
+    struct decoder *p = ctx;
+    if (p->sched) scheduler_table(p->sched);
+    if (p->transfer) transfer_table(p->transfer);
+}
+
+/* What the leader misses may be known to others only: they print their tables too. Whoever is dead cannot; the wait for
+ * the others is short. */
+static void farewell(struct decoder *p)
+{
+    static const double patience = 2; /* seconds */
+    const struct timespec time_to_print = {0, 300000000};
+    int32_t n = CONTROL_FAREWELL;
+    wait_limit(patience, NULL, NULL);
+    if (p->w->topo.single || control_farewell(p->control) != ST_OK) return;
+    if (p->e.comm.bcast(p->e.comm.ctx, &n, sizeof n) == ST_OK) nanosleep(&time_to_print, NULL);
 }
 
 /* the leader decides; everybody learns the same orders in the same turn */
@@ -231,6 +94,10 @@ static enum status share_orders(struct decoder *p, struct order o[CONTROL_BATCH]
         if (!p->w->topo.single) TRY(control_alive(p->control, p->r->watchdog_s / 8));
     }
     TRY(p->e.comm.bcast(p->e.comm.ctx, &n, sizeof n));
+    if (n == CONTROL_FAREWELL) {
+        report(p);
+        return ERR(ST_E_WATCHDOG, "the decode leader saw no progress");
+    }
     if (n) TRY(p->e.comm.bcast(p->e.comm.ctx, o, (size_t)n * sizeof *o));
     *n_p = n;
     return ST_OK;
@@ -260,24 +127,40 @@ static enum status round_of_all(struct decoder *p, int *n_p)
     *n_p = n;
     if (!n) return ST_OK;
     p->st->rounds++;
+    for (int i = 0; i < n; i++) p->st->batch_hash = hash64(&p->batch[i]->request, sizeof(int), p->st->batch_hash);
+    p->st->batch_hash = hash64(&n, sizeof n, p->st->batch_hash);
     return spec_round(p->spec, p->batch, n, &p->st->draft_s, &p->st->verify_s, &p->st->commit_s);
+}
+
+/* A slow transfer that still moves is no hang: words progress piece by piece long before the last. */
+static int words_moved(struct decoder *p)
+{
+    uint64_t now = p->transfer ? transfer_seen(p->transfer) : 0;
+    int moved = now != p->seen;
+    p->seen = now;
+    return moved;
 }
 
 static enum status turn(struct decoder *p, struct waiter *wait)
 {
     struct order o[CONTROL_BATCH];
     int n = 0, running = 0;
+    p->turns++;
     if (!p->w->topo.single) {
         if (p->leader) TRY(collect_reports(p));
-        TRY(look_for_ready(p));
+        TRY(look_at_slots(p));
     }
+    TRY(decode_inject_turn(p));
+    double waited = coll_seconds(p->e.coll);
     TRY(share_orders(p, o, &n));
-    for (int i = 0; i < n; i++) TRY(apply(p, &o[i]));
+    p->order_wait_s += coll_seconds(p->e.coll) - waited;
+    for (int i = 0; i < n; i++) TRY(decode_apply(p, &o[i]));
     TRY(finish_ended(p)); /* a first token may already end a request */
     TRY(round_of_all(p, &running));
     TRY(finish_ended(p));
     if (p->leader && p->sink->progress) p->sink->progress(p->sink->ctx, p->finished, running, p->tokens, world_now(p->w));
-    if (n || running) {
+    int moved = p->leader && words_moved(p);
+    if (n || running || moved) {
         wait_reset(wait);
         return ST_OK;
     }
@@ -285,17 +168,11 @@ static enum status turn(struct decoder *p, struct waiter *wait)
     double t = MPI_Wtime();
     enum status st = wait_pause(wait);
     p->st->wait_s += MPI_Wtime() - t;
+    if (st == ST_E_WATCHDOG) farewell(p);
     return st;
 }
 
 /* ---- set-up ---------------------------------------------------------------------------------------- */
-
-static void report(void *ctx)
-{
-    struct decoder *p = ctx;
-    if (p->sched) scheduler_table(p->sched);
-    if (p->transfer) transfer_table(p->transfer);
-}
 
 static enum status open_lists(struct decoder *p)
 {
@@ -306,6 +183,9 @@ static enum status open_lists(struct decoder *p)
     p->grant = mem_alloc(slots, sizeof *p->grant, "granted slots");
     p->admit_s = mem_alloc((size_t)r->prompts.n + 1, sizeof *p->admit_s, "admit times");
     if (!p->active || !p->batch || !p->grant || !p->admit_s) return ST_E_NOMEM;
+    p->n_todo = engine_todo(r);
+    TRY(order_log_open(&p->log, p->w->rank, r->prompts.tokens, r->prompts.n, (int)slots, p->w->topo.single));
+    TRY(decode_inject_open(p));
     for (size_t i = 0; i < slots; i++) p->grant[i].request = -1;
     for (size_t i = 0; i < n; i++) {
         p->active[i].q.out = mem_alloc((size_t)r->max_new, sizeof(int32_t), "output tokens");
@@ -326,6 +206,7 @@ static enum status open_scheduler(struct decoder *p)
                                   .chunk = plan->chunk,
                                   .page = plan->page,
                                   .decode_ranks = p->w->topo.decode.tp,
+                                  .max_prompt = plan->max_prompt,
                                   .single = p->w->topo.single};
     return scheduler_open(&o, &p->sched);
 }
@@ -363,6 +244,8 @@ static void close_role(struct decoder *p)
     mem_free(p->batch);
     mem_free(p->grant);
     mem_free(p->admit_s);
+    mem_free(p->abort_at);
+    order_log_close(&p->log);
     spec_close(p->spec);
     engine_close(&p->e);
 }
@@ -371,9 +254,14 @@ static void fill_stats(struct decoder *p)
 {
     struct rank_stats *st = p->st;
     engine_stats(&p->e, p->w, st);
-    st->compute_s = st->prefill_s + st->draft_s + st->verify_s + st->commit_s - coll_seconds(p->e.coll);
+    st->compute_s = st->prefill_s + st->draft_s + st->verify_s + st->commit_s -
+                    (coll_seconds(p->e.coll) - p->order_wait_s);
     st->order_hash = p->log.hash;
-    if (p->transfer) st->window_bytes = transfer_window_bytes(p->transfer);
+    if (p->transfer) {
+        st->window_bytes = transfer_window_bytes(p->transfer);
+        st->free_staging_start = p->r->transfer.plan.staging_slots;
+        st->free_staging_end = transfer_free_slots(p->transfer);
+    }
     for (int c = 0; c < COMP_N && p->transfer; c++) st->shared_bytes[c] = transfer_shared(p->transfer, (enum comp)c);
     if (p->sched) {
         struct scheduler_stats s = scheduler_stats(p->sched);
@@ -381,6 +269,8 @@ static void fill_stats(struct decoder *p)
         st->starts = s.starts;
         st->start_delay_max = s.start_delay_max;
         st->start_delay_sum = s.start_delay_sum;
+        st->aborts = s.aborts;
+        st->stale = s.stale;
     }
 }
 

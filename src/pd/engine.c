@@ -107,9 +107,26 @@ void engine_close(struct engine *e)
     memset(e, 0, sizeof *e);
 }
 
-void engine_stats(const struct engine *e, const struct world *w, struct rank_stats *st)
+static int64_t peak_bytes(void)
 {
     struct rusage u;
+    return getrusage(RUSAGE_SELF, &u) == 0 ? (int64_t)u.ru_maxrss * 1024 : -1;
+}
+
+int engine_todo(const struct run_config *r)
+{
+    int n = 0;
+    for (int i = 0; i < r->prompts.n; i++) n += !r->skip || !r->skip[i];
+    return n;
+}
+
+void engine_memory(const struct order_log *l, int n_todo, struct rank_stats *st)
+{
+    if (st->rss_quarter == 0 && (int64_t)4 * l->ended >= n_todo) st->rss_quarter = peak_bytes();
+}
+
+void engine_stats(const struct engine *e, const struct world *w, struct rank_stats *st)
+{
     st->role = (int32_t)w->role.role;
     st->stage = w->role.stage;
     st->tp_rank = w->role.tp_rank;
@@ -117,7 +134,7 @@ void engine_stats(const struct engine *e, const struct world *w, struct rank_sta
     st->weight_bytes = target_weight_bytes(e->t) + (e->d ? draft_weight_bytes(e->d) : 0);
     st->state_bytes = e->state.layout.bytes;
     st->device_bytes = -1;
-    st->peak_host_bytes = getrusage(RUSAGE_SELF, &u) == 0 ? (int64_t)u.ru_maxrss * 1024 : -1;
+    st->peak_host_bytes = st->rss_end = peak_bytes();
     st->wait_s += coll_seconds(e->coll);
     st->free_pages_end = e->state.n_free_pages;
     st->free_slots_end = e->state.n_free_slots;

@@ -13,6 +13,8 @@ struct job { /* what one staging slot's request is doing on this rank */
     int request, state_slot;
     uint32_t generation;
     int n_pages, sent_pages;
+    int failed;  /* this rank gave it up: it computes on, so that its neighbours stay in step, but sends nothing */
+    int aborted; /* by order */
     double first_chunk_s;
 };
 
@@ -27,6 +29,7 @@ struct prefiller {
     struct order_log log;
     struct rank_stats *st;
     int logits_request;
+    int n_todo;
     int stop;
 };
 
@@ -45,8 +48,18 @@ static enum status admit(struct prefiller *p, const struct order *o)
     if (slot < 0)
         return ERR(ST_E_INTERNAL, "request %d: admitted to staging slot %d but this stage has no free state slot or pages (%d slots, %d pages free)",
                    o->request, o->slot, p->e.state.n_free_slots, p->e.state.n_free_pages);
-    *j = (struct job){o->request, slot, o->generation, split_pages(tokens, p->r->transfer.plan.page), 0, 0};
+    *j = (struct job){.request = o->request, .state_slot = slot, .generation = o->generation,
+                      .n_pages = split_pages(tokens, p->r->transfer.plan.page)};
     return transfer_begin(p->transfer, o->slot, o->generation, o->request, slot, j->n_pages);
+}
+
+/* FAIL instead of what is still to send. The scheduler hears of it from the decode ranks and aborts the request. */
+static enum status give_up(struct prefiller *p, const struct order *o, struct job *j)
+{
+    if (j->failed) return ST_OK;
+    j->failed = 1;
+    log_warn("request %d: given up by this rank: %s", o->request, err_last());
+    return transfer_fail(p->transfer, o->slot);
 }
 
 static void send_logits(void *ctx, int pos, const float *row, int vocab)
@@ -59,6 +72,7 @@ static enum status send_state(struct prefiller *p, const struct order *o, struct
 {
     int page = p->r->transfer.plan.page, idle;
     int full = o->final ? j->n_pages : (o->pos0 + o->n) / page;
+    if (j->failed) return transfer_push(p->transfer, 0, &idle);
     if (full > j->sent_pages) TRY(transfer_pages(p->transfer, o->slot, j->sent_pages, full));
     j->sent_pages = full;
     if (o->final) {
@@ -79,15 +93,21 @@ static enum status send_state(struct prefiller *p, const struct order *o, struct
     return st;
 }
 
+static enum status check_job(const struct prefiller *p, const struct order *o)
+{
+    const struct job *j = &p->job[o->slot];
+    if (j->request == o->request && j->generation == o->generation) return ST_OK;
+    return ERR(ST_E_PROTOCOL, "rank %d: order %lld %s of request %d generation %u, but slot %d holds request %d generation %u",
+               p->w->rank, (long long)o->seq, order_name[o->kind], o->request, o->generation, o->slot, j->request, j->generation);
+}
+
 static enum status chunk(struct prefiller *p, const struct order *o)
 {
     struct job *j = &p->job[o->slot];
     struct stage_header h;
     struct flow *f;
     int32_t first_token = -1;
-    if (j->request != o->request || j->generation != o->generation)
-        return ERR(ST_E_INTERNAL, "chunk of request %d generation %u, but slot %d holds request %d generation %u", o->request,
-                   o->generation, o->slot, j->request, j->generation);
+    TRY(check_job(p, o));
     TRY(stage_flow(p->link, &f, push_idle, p));
     if (p->e.stage.first) {
         if (o->pos0 == 0) j->first_chunk_s = world_now(p->w);
@@ -95,11 +115,17 @@ static enum status chunk(struct prefiller *p, const struct order *o)
         TRY(stage_receive(p->link, o, f, &h, push_idle, p));
         j->first_chunk_s = h.first_chunk_s;
     }
+    if (p->r->inject.fail_stage == p->w->role.stage && p->r->inject.fail_request == o->request && !j->failed) {
+        (void)ERR(ST_E_FAULT, "request %d: injected failure of stage %d", o->request, p->w->role.stage);
+        TRY(give_up(p, o, j));
+    }
     double t = MPI_Wtime();
     p->logits_request = o->request;
     const int32_t *ids = p->r->prompts.token + p->r->prompts.offset[o->request] + o->pos0;
-    TRY(prefill_chunk(&p->e.stage, j->state_slot, o->pos0, o->n, ids, o->final, f, &first_token, NULL,
-                      p->r->logits ? send_logits : NULL, p));
+    enum status st = prefill_chunk(&p->e.stage, j->state_slot, o->pos0, o->n, ids, o->final, f, &first_token, NULL,
+                                   p->r->logits ? send_logits : NULL, p);
+    if (st == ST_E_FAULT) st = give_up(p, o, j); /* a fault of the request: all ranks of the stage see the same */
+    TRY(st);
     p->st->prefill_s += MPI_Wtime() - t;
     p->st->chunks++;
     TRY(stage_send(p->link, o, f, o->n, j->first_chunk_s));
@@ -110,8 +136,37 @@ static enum status started(struct prefiller *p, const struct order *o)
 {
     struct job *j = &p->job[o->slot];
     int idle;
-    if (j->request != o->request) return ERR(ST_E_INTERNAL, "START of request %d, but slot %d holds %d", o->request, o->slot, j->request);
+    TRY(check_job(p, o));
     TRY(transfer_push(p->transfer, 1, &idle));
+    if (transfer_sending(p->transfer, o->slot))
+        return ERR(ST_E_PROTOCOL, "rank %d: START of request %d in slot %d generation %u, but this rank still sends it", p->w->rank,
+                   o->request, o->slot, o->generation);
+    TRY(state_release(&p->e.state, j->state_slot));
+    j->request = -1;
+    return ST_OK;
+}
+
+/* No chunk of it follows. Its pages stay until FREE: neighbours and destinations may still be at work on them. */
+static enum status aborted(struct prefiller *p, const struct order *o)
+{
+    int idle;
+    if (o->slot < 0) return ST_OK;
+    TRY(check_job(p, o));
+    p->job[o->slot].aborted = 1;
+    TRY(transfer_abort(p->transfer, o->slot));
+    return transfer_push(p->transfer, 1, &idle);
+}
+
+static enum status freed(struct prefiller *p, const struct order *o)
+{
+    struct job *j = &p->job[o->slot < 0 ? 0 : o->slot];
+    int idle;
+    if (o->slot < 0) return ST_OK;
+    TRY(check_job(p, o));
+    TRY(transfer_push(p->transfer, 1, &idle));
+    if (!j->aborted || transfer_sending(p->transfer, o->slot))
+        return ERR(ST_E_PROTOCOL, "rank %d: FREE of request %d in slot %d generation %u, but its puts are not over", p->w->rank,
+                   o->request, o->slot, o->generation);
     TRY(state_release(&p->e.state, j->state_slot));
     j->request = -1;
     return ST_OK;
@@ -119,17 +174,26 @@ static enum status started(struct prefiller *p, const struct order *o)
 
 static enum status apply(struct prefiller *p, const struct order *o)
 {
-    TRY(order_next(&p->log, o));
+    TRY(order_apply(&p->log, o));
     p->st->orders++;
-    if (p->r->kill_rank == p->w->rank && p->log.applied == p->r->kill_event) raise(SIGKILL);
+    engine_memory(&p->log, p->n_todo, p->st);
+    if (p->r->inject.kill_rank == p->w->rank && p->log.applied == p->r->inject.kill_event) raise(SIGKILL);
     switch (o->kind) {
     case ORDER_ADMIT: return admit(p, o);
     case ORDER_CHUNK: return chunk(p, o);
     case ORDER_START: return started(p, o);
-    case ORDER_FREE: return ST_OK;
+    case ORDER_ABORT: return aborted(p, o);
+    case ORDER_FREE: return freed(p, o);
     case ORDER_STOP: p->stop = 1; return ST_OK;
     default: return ERR(ST_E_INTERNAL, "order kind %d is unknown", o->kind);
     }
+}
+
+static void report(void *ctx)
+{
+    struct prefiller *p = ctx;
+    log_error("order %lld applied last", (long long)p->log.applied);
+    if (p->transfer) transfer_table(p->transfer);
 }
 
 static enum status loop(struct prefiller *p)
@@ -139,6 +203,10 @@ static enum status loop(struct prefiller *p)
     while (!p->stop) {
         int n, idle;
         TRY(control_poll(p->control, o, &n));
+        if (n == CONTROL_FAREWELL) {
+            report(p);
+            return ERR(ST_E_WATCHDOG, "the decode leader saw no progress");
+        }
         for (int i = 0; i < n; i++) TRY(apply(p, &o[i]));
         if (n >= 0) {
             wait_reset(&wait);
@@ -152,12 +220,6 @@ static enum status loop(struct prefiller *p)
     return stage_drain(p->link);
 }
 
-static void report(void *ctx)
-{
-    struct prefiller *p = ctx;
-    if (p->transfer) transfer_table(p->transfer);
-}
-
 static enum status open_role(struct prefiller *p)
 {
     struct world *w = p->w;
@@ -168,6 +230,8 @@ static enum status open_role(struct prefiller *p)
     p->job = mem_alloc((size_t)slots, sizeof *p->job, "prefill jobs");
     if (!p->job) return ST_E_NOMEM;
     for (int i = 0; i < slots; i++) p->job[i].request = -1;
+    p->n_todo = engine_todo(r);
+    TRY(order_log_open(&p->log, w->rank, r->prompts.tokens, r->prompts.n, slots, 0));
     TRY(control_open(w, &p->control));
     TRY(stage_open(w->pp, r->o, r->c, p->e.chunk_rows, 2, &p->link));
     return transfer_open(w, r->c, r->d, &r->transfer, &p->e.state, &p->transfer);
@@ -179,11 +243,14 @@ static void fill_stats(struct prefiller *p)
     struct stage_counts sc = stage_counts(p->link);
     engine_stats(&p->e, p->w, st);
     st->window_bytes = transfer_window_bytes(p->transfer);
+    st->free_staging_start = p->r->transfer.plan.staging_slots;
+    st->free_staging_end = transfer_free_slots(p->transfer);
     for (int c = 0; c < COMP_N; c++) {
         struct transfer_count n = transfer_counts(p->transfer, (enum comp)c);
         st->put_bytes[c] = n.bytes;
         st->puts[c] = n.puts;
         st->words += n.words;
+        st->quiets += n.quiets;
         st->flushes += n.flushes;
     }
     st->stage_bytes = sc.bytes;
@@ -214,6 +281,7 @@ enum status prefill_role(struct world *w, const struct run_config *r, struct ran
     stage_close(p.link);
     control_close(p.control);
     mem_free(p.job);
+    order_log_close(&p.log);
     engine_close(&p.e);
     return ST_OK;
 }

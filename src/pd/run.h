@@ -17,6 +17,15 @@ struct run_prompts { /* host */
     const int32_t *tokens; /* [n] lengths */
 };
 
+enum { RUN_FAIL_DECODE = -2 };
+struct run_inject { /* --inject: faults for tests; -1: off */
+    int kill_rank, kill_event;      /* SIGKILL of that world rank when it applies that order */
+    int fail_stage, fail_request;   /* that stage gives the request up at its first chunk; RUN_FAIL_DECODE: decode does */
+    int abort_request, abort_ticks; /* give it up so many ticks after its admission */
+    int abort_tokens;               /* 0: off; instead, when it has so many output tokens */
+    int abort_percent, abort_seed;  /* give up so many of a hundred requests, at random moments of their lives */
+};
+
 struct run_config {
     const struct config *c;
     const struct draft_config *d;       /* NULL: --spec none */
@@ -34,11 +43,12 @@ struct run_config {
     /* full logits rows of committed positions (decode leader) and of prompt ends (last stage, tp rank 0); NULL: off */
     void (*logits)(void *ctx, int request, int pos, const float *row, int vocab);
     void *logits_ctx;
-    int kill_rank, kill_event;          /* --inject kill:RANK@EVENT; -1: off. EVENT counts applied orders */
+    struct run_inject inject;
 };
 
 struct run_finished { /* one request, on the leader */
     const struct spec_seq *q;
+    const char *error; /* why it failed or was given up; NULL */
     double admit_s, first_chunk_s, prefill_done_s, transfer_start_s, transfer_done_s, start_s, first_token_s, end_s; /* NaN: none */
     int has_transfer;
     struct transfer_request transfer;   /* summed over the decode ranks (seconds: largest) */
@@ -57,10 +67,14 @@ struct rank_stats { /* one per rank, gathered at the end; plain numbers */
     double compute_s, wait_s, transfer_s, total_s;
     double draft_s, verify_s, commit_s, prefill_s;
     uint64_t shared_bytes[COMP_N];      /* decode, --dedupe: read from slots of other ranks of the node */
-    uint64_t put_bytes[COMP_N], puts[COMP_N], words, flushes, stage_bytes, stage_messages;
+    uint64_t put_bytes[COMP_N], puts[COMP_N], words, quiets, flushes, stage_bytes, stage_messages;
     int64_t rounds, chunks, orders;
     uint64_t order_hash;
     int32_t free_pages_start, free_pages_end, free_slots_start, free_slots_end;
+    int32_t free_staging_start, free_staging_end; /* staging slots: granted (decode), being sent (prefill) */
+    uint64_t batch_hash;                /* decode: chained over the requests of every round, equal on all decode ranks */
+    int64_t rss_quarter, rss_end;       /* peak resident bytes when a quarter of the requests, and all, had ended */
+    int64_t aborts, stale;              /* leader */
     int64_t ticks, start_delay_max, start_delay_sum, starts; /* leader */
     uint64_t loop_allocs;               /* allocations inside the token loop: 0 */
 };

@@ -1,12 +1,16 @@
-/* scheduler - decides everything: who is admitted, which chunk runs, who starts, who is freed. One per run.
+/* scheduler - decides everything: who is admitted, which chunk runs, who starts, who is given up, who is freed.
  *
- * A pure state machine without MPI: events come in (a decode rank saw all words of a slot; a request finished), orders
- * go out. It runs on the decode leader. Request life: QUEUED -> ADMITTED (staging slot granted, chunks ordered) ->
- * STARTED -> FINISHED -> FREED. Backpressure: nothing is ever allocated in part; a request waits in the queue until a
- * staging slot is free, and in its slot until a decode slot is free. At most n_staging requests are between ADMIT and
- * START, so the pipeline holds that many at once.
+ * A pure state machine without MPI: events come in (a decode rank saw all words of a slot, or a FAIL; a request finished),
+ * orders go out. It runs on the decode leader. Request life: QUEUED -> ADMITTED (staging slot granted, chunks ordered) ->
+ * STARTED -> FINISHED -> FREED; see order.h for the ends that differ. Backpressure: nothing is ever allocated in part; a
+ * request waits in the queue until a staging slot is free, and in its slot until a decode slot is free. At most n_staging
+ * requests are between ADMIT and START, so the pipeline holds that many at once.
+ * A request that fails or is given up in its slot is ABORTed; the slot is granted again only when every decode rank has
+ * said that all sources are quiet. Nothing is tried twice within a run: the row says failed or aborted, and --resume
+ * takes it up. A prompt longer than max_prompt is refused by itself.
  * In single mode there is no prefill group: a request goes from QUEUED to STARTED (the group prefills it on START).
- * A tick is one call of scheduler_tick; the start delay is counted in ticks from the last READY to START. Local. */
+ * A tick is one call of scheduler_tick; the start delay is counted in ticks from the one in which the last decode rank
+ * saw its last DONE, to START. Local. */
 #ifndef PDFLASH_PD_SCHEDULER_H
 #define PDFLASH_PD_SCHEDULER_H
 
@@ -21,6 +25,7 @@ struct scheduler_options {
     int chunk;                    /* tokens per chunk */
     int page;                     /* tokens per page: chunks end on page boundaries when chunk >= page */
     int decode_ranks;             /* READY reports that complete a slot */
+    int max_prompt;               /* longest prompt the pools hold; longer ones are refused; 0: no limit */
     int single;
 };
 
@@ -29,16 +34,24 @@ struct scheduler; /* opaque */
 struct scheduler_stats {
     int64_t ticks, orders;
     int64_t starts;
-    int64_t start_delay_sum, start_delay_max; /* ticks from last READY to START, waiting for a decode slot excluded */
+    int64_t start_delay_sum, start_delay_max; /* ticks from last DONE to START, waiting for a decode slot excluded */
+    int64_t aborts, stale;                    /* ABORT orders; late or repeated reports, which change nothing */
     int finished, in_flight, queued;
+    int free_slots;
 };
 
 enum status scheduler_open(const struct scheduler_options *o, struct scheduler **s_p);
 void scheduler_close(struct scheduler *s);
 
-/* scheduler_ready - a decode rank has all words of (slot, generation). Each rank reports once; a report of another
- * generation, or one too many, is ST_E_INTERNAL. */
-enum status scheduler_ready(struct scheduler *s, int slot, uint32_t generation, int rank);
+/* What decode rank `rank` says about the life `generation` of a slot. A report of an earlier life, a second one and one
+ * that an ABORT has overtaken change nothing; one that cannot be is ST_E_PROTOCOL.
+ * scheduler_ready - it has all words, seen in tick `tick`. scheduler_failed - a source, or the rank itself, gives the
+ * request up. scheduler_quiet - after ABORT: no source writes to its slot any more. */
+enum status scheduler_ready(struct scheduler *s, int slot, uint32_t generation, int rank, int64_t tick);
+enum status scheduler_failed(struct scheduler *s, int slot, uint32_t generation, int rank);
+enum status scheduler_quiet(struct scheduler *s, int slot, uint32_t generation, int rank);
+/* scheduler_abort - give a request up, whatever it does; nothing happens when it has ended already. */
+enum status scheduler_abort(struct scheduler *s, int request, enum abort_reason reason);
 /* scheduler_finished - a started request ended (any reason). */
 enum status scheduler_finished(struct scheduler *s, int request);
 /* scheduler_drain - stop admitting; requests in flight end normally (time limit near). */

@@ -139,21 +139,28 @@ static enum status hash_run(void *ctx, const struct plan_run *run)
     return ST_OK;
 }
 
+enum status transfer_hash_copy(const struct transfer *t, const struct peer *p, const struct plan_copy *copy, enum side side,
+                               const char *base, int64_t src_item, int logical, uint64_t *h_p)
+{
+    struct hashing x = {t, side, base, *h_p};
+    const struct layout *src = side == SIDE_SOURCE ? &t->source->layout : &p->layout;
+    const struct layout *dst = side == SIDE_SOURCE ? &p->layout : &t->slot;
+    TRY(transfer_plan_runs(&p->plan, copy, src, dst, src_item, logical, hash_run, &x));
+    *h_p = x.h;
+    return ST_OK;
+}
+
 enum status transfer_hash(const struct transfer *t, const struct peer *p, enum comp comp, enum side side, const char *base,
                           const int32_t *pages, int n_pages, int item, uint64_t *hash_p)
 {
-    struct hashing x = {t, side, base, 0};
-    const struct layout *src = side == SIDE_SOURCE ? &t->source->layout : &p->layout;
-    const struct layout *dst = side == SIDE_SOURCE ? &p->layout : &t->slot;
+    *hash_p = 0;
     for (int k = 0; k < p->plan.n; k++) {
         const struct plan_copy *copy = &p->plan.copy[k];
         if (copy->comp != comp) continue;
         int n = comp_paged(comp) ? n_pages : 1;
-        for (int i = 0; i < n; i++) /* the destination knows no source items; which one does not change a run's shape */
-            TRY(transfer_plan_runs(&p->plan, copy, src, dst, side == SIDE_DEST ? 0 : comp_paged(comp) ? pages[i] : item, i,
-                                   hash_run, &x));
+        for (int i = 0; i < n; i++)
+            TRY(transfer_hash_copy(t, p, copy, side, base, side == SIDE_DEST ? 0 : comp_paged(comp) ? pages[i] : item, i, hash_p));
     }
-    *hash_p = x.h;
     return ST_OK;
 }
 
@@ -227,6 +234,7 @@ static enum status open_all(struct transfer *t)
     TRY(wait_all(&r, 1, NULL, NULL));
     if (st == ST_OK) st = check_shm(t, node);
     if (st == ST_OK) st = t->source ? transfer_source_open(t) : transfer_dest_open(t);
+    if (st == ST_OK) st = transfer_sums_open(t);
     TRY(world_agree(t->w, st));
     TRY(world_agree(t->w, transfer_share_open(t)));
     st = t->via->open(t);
@@ -270,6 +278,7 @@ void transfer_close(struct transfer *t)
     if (!t) return;
     if (t->impl) t->via->close(t);
     transfer_share_close(t);
+    transfer_sums_close(t);
     transfer_source_close(t);
     transfer_dest_close(t);
     for (int i = 0; t->peer && i < t->n_peers; i++) {
@@ -293,6 +302,12 @@ int64_t transfer_window_bytes(const struct transfer *t)
     return t->data_bytes + t->words_bytes + t->credit_bytes + t->share_bytes;
 }
 
+int transfer_free_slots(const struct transfer *t)
+{
+    int n = 0;
+    for (int i = 0; i < t->n_slots; i++) n += t->source ? !t->from[i].active : !t->to[i].granted;
+    return n;
+}
 
 struct transfer_count transfer_counts(const struct transfer *t, enum comp comp)
 {

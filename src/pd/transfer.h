@@ -31,9 +31,11 @@ struct transfer_options {
     int verify;              /* checksums, NaN pre-fill (0x7FC1 / NaN), scan at unpack */
     struct plan_options plan;
     int drop_component, drop_rank; /* --inject drop:COMP@RANK: that source never writes that word; -1, -1: off */
+    int flip_component, flip_rank; /* --inject flip:COMP@RANK: that destination finds one bit turned, once; -1, -1: off */
+    double delay_s;                /* --inject delay:STAGE@MS: this source takes so long over every run; 0: off */
 };
 
-struct transfer_count { uint64_t bytes, puts, flushes, words; };
+struct transfer_count { uint64_t bytes, puts, flushes, words, quiets; }; /* quiets: words that say QUIET */
 
 struct transfer; /* opaque */
 
@@ -72,6 +74,13 @@ enum status transfer_final(struct transfer *t, int slot, const struct layout_aux
 /* transfer_fail - this source gives up on the slot: FAIL word on every component to every destination that is not yet
  * complete, after a flush, so FAIL also says that nothing is outstanding. */
 enum status transfer_fail(struct transfer *t, int slot);
+/* transfer_abort - the request was aborted: nothing queued is put any more; what was put is flushed, and QUIET on every
+ * component to every destination that is not yet complete says that nothing is outstanding and nothing will start. A slot
+ * with nothing to send any more is legal. An ABORT credit of a destination does the same towards that destination alone,
+ * before this rank has come to the order. */
+enum status transfer_abort(struct transfer *t, int slot);
+/* transfer_sending - 1 while something of the slot is queued, unsettled or unsaid. Local. */
+int transfer_sending(const struct transfer *t, int slot);
 /* transfer_push - issue queued runs to destinations that granted; settle (flush, words) what was issued by an
  * earlier call, or at once when settle_now. *idle_p: 1 when nothing is queued or unsettled. Local. */
 enum status transfer_push(struct transfer *t, int settle_now, int *idle_p);
@@ -85,6 +94,16 @@ enum status transfer_ready(struct transfer *t, int slot, int *ready_p);
 /* transfer_quiet - *quiet_p: 1 when no source writes to the slot any more (free, or every expected word is DONE, FAIL or
  * QUIET), so that it may be granted again. transfer_grant refuses other slots (ST_E_INTERNAL). */
 enum status transfer_quiet(struct transfer *t, int slot, int *quiet_p);
+/* transfer_seen - changes whenever a word of a granted slot does: progress that is not yet the end of anything. */
+uint64_t transfer_seen(const struct transfer *t);
+/* transfer_blame - after ready said -1: the world rank of the first source that reports FAIL. */
+int transfer_blame(const struct transfer *t, int slot);
+/* transfer_stop - tell all sources of the granted slot to start no put any more (ABORT); then wait for transfer_quiet. */
+enum status transfer_stop(struct transfer *t, int slot);
+/* transfer_drop - the slot is free again without having been unpacked; ST_E_PROTOCOL while a source is not quiet. */
+enum status transfer_drop(struct transfer *t, int slot);
+/* transfer_free_slots - slots of this rank that hold nothing: granted (decode), being sent (prefill). */
+int transfer_free_slots(const struct transfer *t);
 /* transfer_unpack - copy the slot into the pools of `state_slot`, check aux (request, generation, state position)
  * and, when verifying, checksums and NaN scan (ST_E_FAULT naming entry and page). The slot is free afterwards. */
 enum status transfer_unpack(struct transfer *t, int slot, struct state *s, int state_slot, struct layout_aux *aux_p);

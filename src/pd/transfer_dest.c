@@ -111,6 +111,7 @@ enum status transfer_quiet(struct transfer *t, int slot, int *quiet_p)
 {
     TRY(find_slot(t, slot, "quiet"));
     TRY(t->via->progress(t));
+    TRY(transfer_sums_take(t, slot));
     TRY(t->via->sync(t));
     int last = 1;
     for (int i = 0; t->to[slot].granted && i < t->n_expected; i++) last &= is_last(seen(t, slot, &t->expected[i]).state);
@@ -145,6 +146,7 @@ enum status transfer_ready(struct transfer *t, int slot, int *ready_p)
     struct dest_slot *s = &t->to[slot];
     if (!s->granted) return ERR(ST_E_INTERNAL, "ready: slot %d is not granted", slot);
     TRY(t->via->progress(t));
+    TRY(transfer_sums_take(t, slot));
     TRY(t->via->sync(t));
     TRY(open_slot(t, slot));
     int waiting = s->owed, failed = 0;
@@ -176,6 +178,43 @@ enum status transfer_ready(struct transfer *t, int slot, int *ready_p)
     }
     *ready_p = failed ? -1 : !waiting;
     return ST_OK;
+}
+
+uint64_t transfer_seen(const struct transfer *t)
+{
+    uint64_t h = 0;
+    for (int slot = 0; slot < t->n_slots; slot++)
+        for (int i = 0; t->to[slot].granted && i < t->n_expected; i++) {
+            uint64_t w = word_load(&line_of(t, slot, &t->expected[i])->word);
+            h = (h ^ w) * 0x9e3779b97f4a7c15u; /* a fingerprint, compared with the one before only */
+            h ^= h >> 29;
+        }
+    return h;
+}
+
+int transfer_blame(const struct transfer *t, int slot)
+{
+    for (int i = 0; i < t->n_expected; i++)
+        if (seen(t, slot, &t->expected[i]).state == WORD_FAIL) return t->peer[t->expected[i].peer].rank;
+    return -1;
+}
+
+enum status transfer_stop(struct transfer *t, int slot)
+{
+    TRY(find_slot(t, slot, "stop"));
+    if (!t->to[slot].granted) return ERR(ST_E_PROTOCOL, "stop: slot %d is not granted", slot);
+    return tell_sources(t, slot, WORD_ABORT, 0);
+}
+
+enum status transfer_drop(struct transfer *t, int slot)
+{
+    int quiet = 0;
+    TRY(transfer_quiet(t, slot, &quiet));
+    if (!t->to[slot].granted || !quiet)
+        return ERR(ST_E_PROTOCOL, "drop: slot %d generation %u of request %d is %s", slot, t->to[slot].generation,
+                   t->to[slot].request, quiet ? "not granted" : "still being written to");
+    t->to[slot].granted = 0;
+    return tell_sources(t, slot, WORD_FREED, 0);
 }
 
 /* ---- checks ----------------------------------------------------------------------------------------------------- */
@@ -244,6 +283,19 @@ static enum status check_aux(const struct transfer *t, int slot, const struct la
     return ST_OK;
 }
 
+/* --inject flip: as if a byte had been damaged on its way, in the first request that comes here */
+static void flip_once(struct transfer *t, int slot)
+{
+    if (t->opt.flip_rank != t->w->rank || t->flipped) return;
+    for (int i = 0; i < t->slot.n; i++) {
+        const struct layout_entry *e = &t->slot.entry[i];
+        if ((int)e->comp != t->opt.flip_component) continue;
+        t->data[slot * t->slot_bytes + e->base + e->item_bytes / 2] ^= 1;
+        t->flipped = 1;
+        return;
+    }
+}
+
 /* ---- unpacking ---------------------------------------------------------------------------------------------------- */
 
 enum status transfer_unpack_entry(struct transfer *t, int slot, const struct layout_entry *e, const char *from,
@@ -277,8 +329,10 @@ enum status transfer_unpack(struct transfer *t, int slot, struct state *s, int s
         return ERR(ST_E_RANGE, "unpack: request %d of %d pages into state slot %d of %d slots holding %d pages", x->request,
                    x->n_pages, state_slot, s->layout.spec.n_slots,
                    state_slot < 0 || state_slot >= s->layout.spec.n_slots ? 0 : s->n_pages[state_slot]);
+    flip_once(t, slot);
     memcpy(&aux, aux_of(t, slot), sizeof aux);
     TRY(check_aux(t, slot, &aux));
+    TRY(transfer_sums_check(t, slot));
     if (t->opt.verify) TRY(check_sums(t, slot));
     for (int i = 0; i < t->slot.n; i++)
         if (t->slot.entry[i].comp != COMP_AUX)
@@ -309,18 +363,19 @@ void transfer_request_stats(const struct transfer *t, int slot, struct transfer_
 
 void transfer_dest_table(const struct transfer *t)
 {
+    int lines = 0;
     for (int slot = 0; slot < t->n_slots; slot++) {
         const struct dest_slot *s = &t->to[slot];
         for (int i = 0; s->granted && i < t->n_expected; i++) {
             const struct expected *e = &t->expected[i];
+            const struct peer *p = &t->peer[e->peer];
             struct word_value v = word_unpack(word_load(&line_of(t, slot, e)->word));
             if (v.generation == s->generation && v.state == WORD_DONE) continue;
-            log_error("request %d slot %d generation %u from rank %d stage %d: %s: %" PRId64
-                      " bytes expected, seen word %s of generation %u, "
-                      "%u parts, %" PRIu64 " bytes",
-                      s->request, slot, s->generation, t->peer[e->peer].rank, t->peer[e->peer].plan.src_stage,
-                      comp_name[e->comp], s->want[i], v.state <= WORD_FREED ? word_state_name[v.state] : "?", v.generation,
-                      v.count, line_of(t, slot, e)->bytes);
+            if (lines++ == 0)
+                log_error("request slot generation  stage rank component  expected word and bytes  seen word, its generation, parts and bytes");
+            log_error("%7d %4d %10u  %5d %4d %-9s  DONE %18" PRId64 "  %s %u %u %" PRIu64, s->request, slot, s->generation,
+                      p->plan.src_stage, p->rank, comp_name[e->comp], s->want[i],
+                      v.state <= WORD_FREED ? word_state_name[v.state] : "?", v.generation, v.count, line_of(t, slot, e)->bytes);
         }
         if (s->granted) transfer_share_table(t, slot);
     }

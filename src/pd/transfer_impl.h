@@ -1,7 +1,8 @@
 /* transfer_impl - what the parts of transfer share; private to transfer*.c and their test.
  *
  * transfer.c opens and closes, transfer_source.c queues and settles, transfer_dest.c grants, checks and unpacks,
- * transfer_share.c is what ranks of one node receive for one another; transfer_rma.c and transfer_sendrecv.c carry bytes. */
+ * transfer_sums.c checks entries and pages, transfer_share.c is what ranks of one node receive for one another;
+ * transfer_rma.c and transfer_sendrecv.c carry bytes. Only those two, the sharing and the checksums call MPI. */
 #ifndef PDFLASH_PD_TRANSFER_IMPL_H
 #define PDFLASH_PD_TRANSFER_IMPL_H
 
@@ -50,12 +51,14 @@ struct out { /* one source slot towards one destination */
     int64_t batch[COMP_N]; /* bytes put since the last words */
     struct word_line line[COMP_N];
     uint32_t parts[COMP_N];
+    int stopped;           /* ABORT: what is queued is dropped, QUIET ends it */
+    double due;            /* --inject delay: not before this moment of MPI_Wtime */
     int mark_n;            /* to take back what a refused call queued */
     int64_t mark_last;
 };
 
 struct source_slot {
-    int active, final, failed;
+    int active, final, failed, aborted;
     uint32_t generation;
     int request, state_slot, n_pages, pages_queued;
     struct out *out; /* [n_peers] */
@@ -91,6 +94,8 @@ struct transfer {
     int n_expected;
     struct expected *expected;
     struct transfer_count count[COMP_N];
+    int flipped;          /* --inject flip is done */
+    struct sums *sums;    /* --verify: transfer_sums.c */
     int64_t piece_bytes;  /* most bytes of one put; counts of MPI are int */
     int64_t bounce_bytes; /* most bytes of a device arena copied before the copies are used again */
     int most_puts;        /* to one destination between flushes: some components keep a request for each */
@@ -122,6 +127,10 @@ static inline uint64_t word_load(const void *p)
 enum side { SIDE_SOURCE, SIDE_DEST };
 enum status transfer_hash(const struct transfer *t, const struct peer *p, enum comp comp, enum side side, const char *base,
                           const int32_t *pages, int n_pages, int item, uint64_t *hash_p);
+/* transfer_hash_copy - the same for one copy and one logical page, chained onto *h_p. src_item: page or state slot of the
+ * source; a destination, which knows none, gives 0: which one does not change a run's shape. */
+enum status transfer_hash_copy(const struct transfer *t, const struct peer *p, const struct plan_copy *copy, enum side side,
+                               const char *base, int64_t src_item, int logical, uint64_t *h_p);
 static inline int comp_paged(enum comp c)
 {
     return c == COMP_MLA || c == COMP_DRAFT;
@@ -150,5 +159,13 @@ void transfer_share_release(struct transfer *t, int slot, uint32_t generation);
 int transfer_share_free(const struct transfer *t, int slot, uint32_t generation);
 enum status transfer_share_unpack(struct transfer *t, int slot, struct state *s, int state_slot);
 void transfer_share_table(const struct transfer *t, int slot);
+
+/* transfer_sums.c: checksums by entry and page. send: source, when all is queued. take: destination, while it waits.
+ * check: destination, before unpacking; ST_E_FAULT names component, layer, page and rank. Nothing without --verify. */
+enum status transfer_sums_open(struct transfer *t);
+void transfer_sums_close(struct transfer *t);
+enum status transfer_sums_send(struct transfer *t, int slot);
+enum status transfer_sums_take(struct transfer *t, int slot);
+enum status transfer_sums_check(struct transfer *t, int slot);
 
 #endif

@@ -110,7 +110,7 @@ enum status transfer_share_open(struct transfer *t)
         return ERR(ST_E_CONFIG,
                    "--dedupe: MPI_Win_allocate_shared of %" PRId64 " bytes is refused (osc component %s, or /dev/shm full); it needs "
                    "sm beside the component of the network (mpirun --mca osc sm,rdma), or leave the component open",
-                   bytes, transfer_osc());
+                   bytes, transfer_osc(t->opt.transport));
     }
     TRY(mpi_check(MPI_Win_set_errhandler(x->win, MPI_ERRORS_RETURN), "MPI_Win_set_errhandler"));
     memset(base, 0, (size_t)bytes);

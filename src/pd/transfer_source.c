@@ -49,7 +49,7 @@ static enum status find_slot(struct transfer *t, int slot, const char *what, str
 static enum status find_active(struct transfer *t, int slot, const char *what, struct source_slot **s_p)
 {
     TRY(find_slot(t, slot, what, s_p));
-    if (!(*s_p)->active || (*s_p)->final || (*s_p)->failed)
+    if (!(*s_p)->active || (*s_p)->final || (*s_p)->failed || (*s_p)->aborted)
         return ERR(ST_E_INTERNAL, "%s: slot %d generation %u has not begun or is over", what, slot, (*s_p)->generation);
     return ST_OK;
 }
@@ -58,7 +58,7 @@ static enum status find_active(struct transfer *t, int slot, const char *what, s
 
 static int pending(const struct source_slot *s, const struct out *o)
 {
-    return o->issued < o->n || o->unsettled || ((s->final || s->failed) && !o->done);
+    return o->issued < o->n || o->unsettled || ((s->final || s->failed || s->aborted || o->stopped) && !o->done);
 }
 
 enum status transfer_begin(struct transfer *t, int slot, uint32_t generation, int request, int state_slot, int n_pages)
@@ -78,7 +78,7 @@ enum status transfer_begin(struct transfer *t, int slot, uint32_t generation, in
                    "begin: request %d in state slot %d with %d pages; there are %d state slots and up to %d pages", request,
                    state_slot, n_pages, t->source->layout.spec.n_slots, t->max_pages);
     s->active = 1;
-    s->final = s->failed = s->pages_queued = 0;
+    s->final = s->failed = s->aborted = s->pages_queued = 0;
     s->generation = generation;
     s->request = request;
     s->state_slot = state_slot;
@@ -118,6 +118,7 @@ static enum status add_items(struct transfer *t, struct source_slot *s, int page
     for (int d = 0; d < t->n_peers; d++) {
         const struct peer *p = &t->peer[d];
         struct adding x = {&s->out[d], p->max_runs, COMP_MLA};
+        if (s->out[d].stopped) continue; /* that destination wants no more of it */
         for (int k = 0; k < p->plan.n; k++) {
             const struct plan_copy *copy = &p->plan.copy[k];
             x.comp = copy->comp;
@@ -192,8 +193,15 @@ enum status transfer_final(struct transfer *t, int slot, const struct layout_aux
             TRY(transfer_hash(t, &t->peer[d], (enum comp)c, SIDE_SOURCE, t->source->arena.p,
                               state_pages(t->source, s->state_slot), s->n_pages, s->state_slot,
                               &s->out[d].line[c].checksum));
+    TRY(transfer_sums_send(t, slot));
     s->final = 1;
     return ST_OK;
+}
+
+/* what is queued is never put; what is complete stays complete */
+static void drop_queue(struct out *o)
+{
+    if (!o->done) o->n = o->issued = 0;
 }
 
 enum status transfer_fail(struct transfer *t, int slot)
@@ -202,17 +210,41 @@ enum status transfer_fail(struct transfer *t, int slot)
     TRY(find_slot(t, slot, "fail", &s));
     if (!s->active) return ERR(ST_E_INTERNAL, "fail: slot %d has not begun", slot);
     s->failed = 1;
-    for (int d = 0; d < t->n_peers; d++) /* what is queued is never put; what is complete stays complete */
-        if (!s->out[d].done) s->out[d].n = s->out[d].issued = 0;
+    for (int d = 0; d < t->n_peers; d++) drop_queue(&s->out[d]);
     return ST_OK;
+}
+
+enum status transfer_abort(struct transfer *t, int slot)
+{
+    struct source_slot *s;
+    TRY(find_slot(t, slot, "abort", &s));
+    s->aborted = s->active;
+    for (int d = 0; d < t->n_peers && s->active; d++) {
+        s->out[d].stopped = !s->out[d].done;
+        drop_queue(&s->out[d]);
+    }
+    return ST_OK;
+}
+
+int transfer_sending(const struct transfer *t, int slot)
+{
+    return t->from[slot].active;
 }
 
 /* ---- sending ------------------------------------------------------------------------------------------------- */
 
-static int granted(const struct transfer *t, int slot, int d)
+/* What destination d says about the slot's present life: GRANT, ABORT, or NONE: its memory may not be touched. */
+static enum word_state credit_of(const struct transfer *t, int slot, int d)
 {
     struct word_value v = word_unpack(word_load(t->credit + credit_at(t, d, slot)));
-    return v.state == WORD_GRANT && v.generation == t->from[slot].generation;
+    if (v.generation != t->from[slot].generation || (v.state != WORD_GRANT && v.state != WORD_ABORT)) return WORD_NONE;
+    return v.state;
+}
+
+/* --inject delay: the last run is not through yet */
+static int held_back(const struct transfer *t, const struct out *o)
+{
+    return t->opt.delay_s > 0 && MPI_Wtime() < o->due;
 }
 
 /* share a time span among the components by their bytes */
@@ -228,7 +260,7 @@ static enum status issue(struct transfer *t, int slot, int d)
     struct out *o = &t->from[slot].out[d];
     int64_t base = slot * t->peer[d].layout.bytes, put[COMP_N] = {0};
     double begin = world_now(t->w);
-    while (o->issued < o->n) {
+    while (o->issued < o->n && !held_back(t, o)) {
         struct queued *q = &o->run[o->issued];
         struct word_line *line = &o->line[q->comp];
         int64_t took = 0;
@@ -245,6 +277,7 @@ static enum status issue(struct transfer *t, int slot, int d)
             o->batch[q->comp] += took;
             o->touched |= 1u << q->comp;
             o->unsettled += puts;
+            if (t->opt.delay_s > 0) o->due = MPI_Wtime() + t->opt.delay_s;
             q->src += took;
             q->dst += took;
             q->bytes -= took;
@@ -267,7 +300,7 @@ static enum status settle(struct transfer *t, int slot, int d)
         share_time(o, o->batch, world_now(t->w) - begin);
         o->unsettled = 0;
     }
-    int last = s->failed || (s->final && o->issued == o->n);
+    int last = s->failed || o->stopped || (s->final && o->issued == o->n);
     unsigned mask = 0;
     for (int c = 0; c < COMP_N; c++) {
         int touched = o->touched >> c & 1;
@@ -275,10 +308,11 @@ static enum status settle(struct transfer *t, int slot, int d)
         o->parts[c] += (uint32_t)touched;
         if (!t->peer[d].plan.has[c] || !(last || touched)) continue;
         if (t->opt.drop_rank == t->w->rank && t->opt.drop_component == c) continue;
-        enum word_state state = s->failed ? WORD_FAIL : last ? WORD_DONE : WORD_PART;
+        enum word_state state = s->failed ? WORD_FAIL : o->stopped ? WORD_QUIET : last ? WORD_DONE : WORD_PART;
         o->line[c].word = word_pack((struct word_value){s->generation, state, (enum comp)c, o->parts[c]});
         mask |= 1u << c;
         t->count[c].words++;
+        t->count[c].quiets += state == WORD_QUIET;
     }
     if (mask) TRY(t->via->words(t, d, slot, mask, o->line));
     memset(o->batch, 0, sizeof o->batch);
@@ -289,7 +323,26 @@ static enum status settle(struct transfer *t, int slot, int d)
 
 static int to_settle(const struct source_slot *s, const struct out *o)
 {
-    return o->unsettled || (!o->done && (s->failed || (s->final && o->issued == o->n)));
+    return o->unsettled || (!o->done && (s->failed || o->stopped || (s->final && o->issued == o->n)));
+}
+
+/* one step of one slot towards one destination */
+static enum status push_one(struct transfer *t, int slot, int d, int settle_now)
+{
+    struct source_slot *s = &t->from[slot];
+    struct out *o = &s->out[d];
+    enum word_state credit = credit_of(t, slot, d);
+    if (credit == WORD_NONE) return ST_OK;
+    if (credit == WORD_ABORT && !o->done && !o->stopped && !s->failed) {
+        o->stopped = 1;
+        drop_queue(o);
+    }
+    if (!pending(s, o)) return ST_OK;
+    int first = !settle_now || t->opt.delay_s > 0; /* a run that is through at last is said before the next holds it up */
+    if (first && to_settle(s, o) && !held_back(t, o)) TRY(settle(t, slot, d));
+    if (!o->stopped) TRY(issue(t, slot, d));
+    if (settle_now && to_settle(s, o) && !held_back(t, o)) TRY(settle(t, slot, d));
+    return ST_OK;
 }
 
 enum status transfer_push(struct transfer *t, int settle_now, int *idle_p)
@@ -303,15 +356,11 @@ enum status transfer_push(struct transfer *t, int settle_now, int *idle_p)
         int all_done = 1;
         for (int d = 0; s->active && d < t->n_peers; d++) {
             struct out *o = &s->out[d];
-            if (pending(s, o) && granted(t, slot, d)) {
-                if (!settle_now && to_settle(s, o)) TRY(settle(t, slot, d));
-                TRY(issue(t, slot, d));
-                if (settle_now && to_settle(s, o)) TRY(settle(t, slot, d));
-            }
+            if (!o->done) TRY(push_one(t, slot, d, settle_now));
             if (pending(s, o)) idle = 0;
             all_done &= o->done;
         }
-        if (s->active && (s->final || s->failed) && all_done) s->active = 0;
+        if (s->active && (s->final || s->failed || s->aborted) && all_done) s->active = 0;
     }
     if (idle_p) *idle_p = idle;
     return ST_OK;
@@ -329,9 +378,10 @@ void transfer_source_table(const struct transfer *t)
                 "request %d slot %d generation %u to decode rank %d: %d of %d pages queued, %s, %d runs wait, %d puts unsettled, "
                 "credit %s of generation %u",
                 s->request, slot, s->generation, t->peer[d].rank, s->pages_queued, s->n_pages,
-                s->failed  ? "failed"
-                : s->final ? "final"
-                           : "not final",
+                s->failed    ? "failed"
+                : o->stopped ? "aborted"
+                : s->final   ? "final"
+                             : "not final",
                 o->n - o->issued, o->unsettled, v.state <= WORD_FREED ? word_state_name[v.state] : "?", v.generation);
         }
 }

@@ -33,6 +33,19 @@ static int announced_tasks(const char **name_p)
     return 0;
 }
 
+/* what was typed after mpirun, as far as it fits */
+static const char *typed(void)
+{
+    static char text[512];
+    FILE *f = fopen("/proc/self/cmdline", "rb");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) fclose(f);
+    for (size_t i = 0; i + 1 < n; i++)
+        if (text[i] == 0) text[i] = ' ';
+    text[n] = 0;
+    return n ? text : "pdflash ...";
+}
+
 static enum status check_launch(int size)
 {
     const char *name = NULL;
@@ -40,8 +53,8 @@ static enum status check_launch(int size)
     if (size > 1 || n <= 1) return ST_OK;
     return ERR(ST_E_LAUNCH,
                "%s is %d but this process is alone (MPI world size 1): the launcher does not speak to this MPI; start with "
-               "`mpirun -n %d pdflash ...` inside the allocation, or `mpirun -n 1 pdflash run --single ...` for one rank",
-               name, n, n);
+               "`mpirun -n %d %s` inside the allocation, or add --single for one rank",
+               name, n, n, typed());
 }
 
 static enum status make_dup(MPI_Comm from, const char *name, MPI_Comm *c_p)
@@ -134,8 +147,8 @@ enum status world_split(struct world *w, const struct topology *t)
     if (w->size != t->n_ranks) {
         char text[96];
         topology_text(t, text, sizeof text);
-        return ERR(ST_E_LAUNCH, "topology %s needs %d ranks, MPI started %d; use `mpirun -n %d pdflash ...`", text,
-                   t->n_ranks, w->size, t->n_ranks);
+        return ERR(ST_E_LAUNCH, "topology %s needs %d ranks, MPI started %d; use `mpirun -n %d %s`", text, t->n_ranks,
+                   w->size, t->n_ranks, typed());
     }
     w->topo = *t;
     w->role = topology_role(t, w->rank);

@@ -26,7 +26,11 @@ expect 2 "illegal ep" "ep" $MPIRUN -n 9 "$PDFLASH" $base --prefill pp=1 --decode
 expect 2 "decode pp > 1" "pp" $MPIRUN -n 4 "$PDFLASH" $base --prefill pp=2 --decode pp=2,tp=1
 expect 2 "more stages than layers" "18" $MPIRUN -n 19 "$PDFLASH" $base --prefill pp=18 --decode tp=1
 expect 1 "wrong number of ranks" "mpirun -n 4" $MPIRUN -n 3 "$PDFLASH" $base $pd
-expect 1 "started without mpirun under Slurm" "mpirun" env SLURM_NTASKS=4 "$PDFLASH" $base $pd
+expect 1 "too many ranks" "mpirun -n 4 .*pdflash run .*--prefill pp=2,tp=1" $MPIRUN -n 5 "$PDFLASH" $base $pd
+expect 1 "PD on one rank" "mpirun -n 4" "$PDFLASH" $base $pd
+for v in SLURM_NTASKS SLURM_STEP_NUM_TASKS PMI_SIZE OMPI_COMM_WORLD_SIZE; do
+    expect 1 "started alone with $v=4" "mpirun -n 4 .*pdflash run .*--prefill pp=2,tp=1" env $v=4 "$PDFLASH" $base $pd
+done
 expect 2 "no model" "config.json" "$PDFLASH" run --model "$W" --single --spec none --prompts "$W/p.h5" --out "$W/o.h5"
 expect 2 "no prompts" "nothere" "$PDFLASH" run $MODEL --single --prompts nothere.h5 --out "$W/o.h5"
 expect 2 "prompts that are no HDF5" "README" "$PDFLASH" run $MODEL --single --prompts README.md --out "$W/o.h5"

@@ -22,6 +22,13 @@ done
 
 expect 4 "a lost word ends in the watchdog, which names it" "draft" $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd \
     --out "$W/drop.h5" --force-new --watchdog 4 --inject drop:draft@1
+# the table: request, slot, generation, stage, rank, component, expected, seen; printed by all ranks that know something
+if grep -qE "decode.0.* 0 +[0-9]+ +1 +1 +1 draft +DONE +[0-9]+  none" "$W/expect.log" && grep -q "decode.1.* draft " "$W/expect.log" &&
+    grep -qE "prefill.[01].*order [0-9]+ applied last" "$W/expect.log"; then pass "the table of a lost word"; else
+    fail "the table of a lost word"
+    cat "$W/expect.log"
+fi
+check "a lost word: the file opens" $X rows "$W/drop.h5"
 expect 2 "resume under another configuration" "max-new is 40 in the file and 41 now; use" \
     $MPIRUN -n 4 "$PDFLASH" run $MODEL --prompts "$W/p.h5" --max-new 41 $pd \
     --out "$W/whole.h5" --resume

@@ -43,6 +43,12 @@ expect() {
         pass "$name"
     fi
 }
+# sweep_shm MARK : remove segments of dead jobs that are newer than the file MARK and that no process maps any more
+sweep_shm() {
+    find /dev/shm -maxdepth 2 -newer "$1" -type f -user "$(id -u)" 2>/dev/null | while read -r f; do
+        cat /proc/[0-9]*/maps 2>/dev/null | grep -qF "$f" || rm -f "$f"
+    done
+}
 finish() {
     echo "$ok passed, $bad failed"
     [ "$bad" = 0 ]
