@@ -79,6 +79,11 @@ static struct blas *blas_of(struct ops *o)
     return b->handle ? b : NULL;
 }
 
+int cu_blas_ready(struct ops *o)
+{
+    return blas_of(o) != NULL;
+}
+
 void cu_blas_close(struct cuda_impl *im)
 {
     struct blas *b = (struct blas *)im->blas;

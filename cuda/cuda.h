@@ -213,6 +213,69 @@ static __device__ __forceinline__ struct cu_seq cu_seq_at(const struct cu_seq *a
     return s;
 }
 
+/* Overlap of a kernel with the end of the one before it: the earlier calls cu_launch_next as soon as the later may start
+ * on what does not depend on it; the later, started by cu_launch_early, calls cu_wait_last before it reads its results. */
+static __device__ __forceinline__ void cu_launch_next()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ void cu_wait_last()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+template <class A> static void cu_launch_early(void (*kernel)(A), dim3 grid, unsigned block, size_t bytes, cudaStream_t st, const A &a)
+{
+    cudaLaunchAttribute early = {};
+    cudaLaunchConfig_t c = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    c.gridDim = grid;
+    c.blockDim = dim3(block);
+    c.dynamicSmemBytes = bytes;
+    c.stream = st;
+    c.attrs = &early;
+    c.numAttrs = 1;
+    CU(cudaLaunchKernelEx(&c, kernel, A(a)));
+}
+
+static __device__ __forceinline__ uint32_t cu_shared(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* asynchronous copies to shared memory; a thread may read what it copied itself once its group has been waited for */
+static __device__ __forceinline__ void cu_copy16(void *to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(cu_shared(to)), "l"(from) : "memory");
+}
+
+static __device__ __forceinline__ void cu_copy4(void *to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(cu_shared(to)), "l"(from) : "memory");
+}
+
+/* the same, zeros when not in */
+static __device__ __forceinline__ void cu_copy16_if(void *to, const void *from, bool in)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(cu_shared(to)), "l"(from), "r"(in ? 16 : 0) : "memory");
+}
+
+static __device__ __forceinline__ void cu_copy_end()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int PENDING> static __device__ __forceinline__ void cu_copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
 /* address of element 0 of a position's row of width elements in a paged pool, off elements into the page */
 static __device__ __forceinline__ const char *cu_row(const char *base, int64_t stride, int page, const struct cu_seq *s,
                                                      int pos, int64_t off, int width, int elem)
@@ -291,6 +354,8 @@ void cuda_draft_attend(struct ops *o, const float *q, int64_t ldq, const float *
 
 /* linear.cu: rows as BF16 parts [parts][rows8][kp], rows padded to 8 with zeros; parts 1 (rounded) or 3 (exact) */
 void cu_rows_bf16(struct ops *o, const float *x, int64_t ldx, int t, int k, int kp, int parts, __nv_bfloat16 *out);
+/* blas.cu: whether the library is there */
+int cu_blas_ready(struct ops *o);
 /* blas.cu: y[t][n] = x . W^T for many rows by the vendor's library; 0 when it is not there. x: [t][kp] BF16 */
 int cu_blas_linear(struct ops *o, const struct mat *m, const __nv_bfloat16 *x, int kp, int t, float *y, int64_t ldy);
 void cu_blas_close(struct cuda_impl *im);

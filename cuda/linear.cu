@@ -14,6 +14,7 @@ template <bool VEC>
 static __global__ void rows_kernel(const float *x, int64_t ldx, int t, int k, int kp, int parts, int64_t plane, __nv_bfloat16 *out)
 {
     int i = (blockIdx.x * blockDim.x + threadIdx.x) * 4, row = blockIdx.y;
+    cu_launch_next(); /* the product may start on its weights */
     if (i >= kp) return;
     float4 v = row < t ? cu_load4<VEC>(x + row * ldx, i, k) : make_float4(0, 0, 0, 0);
     for (int p = 0; p < parts; p++) {
@@ -46,23 +47,38 @@ struct lin {
     int64_t plane; /* elements from part to part of x */
     float *y;
     int64_t ldy;
+    float *part;   /* many_kernel: [CU_SPLITS][t][n] */
 };
 
-static __device__ __forceinline__ uint4 load_once(const void *p) /* weights: read once, keep out of L1 */
+/* inputs [b0, b1) of a range, in blocks of 64 */
+static __device__ __forceinline__ int2 range_of(const struct lin &a, int s)
 {
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-    return v;
+    int nb = a.kp / CU_TILE_K;
+    return make_int2(s * nb / CU_SPLITS, (s + 1) * nb / CU_SPLITS);
 }
 
-/* A block: 16 MT outputs x 8 NT rows, one warp per range of inputs; U blocks of 64 inputs are loaded together. */
-template <int MT, int NT, int PARTS, int U> static __global__ void __launch_bounds__(CU_SPLITS * 32) lin_kernel(struct lin a)
+/* sum += acc, acc := 0: tensor cores cut sums short, so runs of exact products are kept short */
+template <int N> static __device__ __forceinline__ void promote(float (*sum)[4], float (*acc)[4])
 {
-    extern __shared__ float part[]; /* [CU_SPLITS][16 MT][8 NT] */
+#pragma unroll
+    for (int j = 0; j < N; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            sum[j][i] += acc[j][i];
+            acc[j][i] = 0;
+        }
+}
+
+/* A block: 16 MT outputs x 8 NT rows, one warp per range of inputs. Every lane keeps ST blocks of its own operands on
+ * their way to its own slots of shared memory: no thread waits for another. */
+template <int MT, int NT, int PARTS, int ST> static __global__ void __launch_bounds__(CU_SPLITS * 32) few_kernel(struct lin a)
+{
+    constexpr int SLOTS = 4 * MT + 2 * NT * PARTS;
+    extern __shared__ uint4 mem[]; /* [splits][ST][SLOTS][32]; then float [splits][8 NT][16 MT] */
     const int lane = threadIdx.x & 31, s = threadIdx.x >> 5, g = lane >> 2, q = lane & 3;
-    const int tiles = (a.n + 15) / 16, tile0 = blockIdx.x * MT, row0 = blockIdx.y * 8 * NT, nb = a.kp / CU_TILE_K;
-    const int b0 = s * nb / CU_SPLITS, b1 = (s + 1) * nb / CU_SPLITS, rows = (a.t + 7) / 8 * 8;
+    const int tiles = (a.n + 15) / 16, tile0 = blockIdx.x * MT, row0 = blockIdx.y * 8 * NT, rows = (a.t + 7) / 8 * 8;
+    const int2 range = range_of(a, s);
+    uint4 *ring = mem + (size_t)s * ST * SLOTS * 32 + lane;
     const __nv_bfloat16 *w[MT], *x[NT];
     float acc[MT][NT][4] = {}, sum[PARTS > 1 ? MT : 1][PARTS > 1 ? NT : 1][4] = {};
 #pragma unroll
@@ -75,48 +91,61 @@ template <int MT, int NT, int PARTS, int U> static __global__ void __launch_boun
         int r = row0 + j * 8 + g;
         x[j] = a.x + (int64_t)(r < rows ? r : g) * a.kp + q * 8;
     }
-    for (int b = b0; b < b1; b += U) {
-        uint4 wa[U][MT][4];
-#pragma unroll
-        for (int u = 0; u < U; u++)
+    auto fetch_w = [&](int b, int st) {
+        uint4 *to = ring + st * SLOTS * 32;
+        if (b < range.y)
 #pragma unroll
             for (int m = 0; m < MT; m++)
-                if (b + u < b1) {
-                    const __nv_bfloat16 *p = w[m] + (b + u) * CU_TILE_K;
-                    wa[u][m][0] = load_once(p);
-                    wa[u][m][1] = load_once(p + (int64_t)8 * a.kp);
-                    wa[u][m][2] = load_once(p + 32);
-                    wa[u][m][3] = load_once(p + (int64_t)8 * a.kp + 32);
-                }
 #pragma unroll
-        for (int u = 0; u < U; u++) {
-            if (b + u >= b1) break;
+                for (int i = 0; i < 4; i++) /* rows g and g + 8, first and last 32 inputs */
+                    cu_copy16(to + (m * 4 + i) * 32, w[m] + (i & 1 ? (int64_t)8 * a.kp : 0) + b * CU_TILE_K + (i >> 1) * 32);
+    };
+    auto fetch_x = [&](int b, int st) {
+        uint4 *to = ring + st * SLOTS * 32;
+        if (b < range.y)
 #pragma unroll
-            for (int part_i = 0; part_i < PARTS; part_i++)
+            for (int j = 0; j < NT; j++)
 #pragma unroll
-                for (int h = 0; h < 2; h++)
+                for (int p = 0; p < PARTS; p++)
+#pragma unroll
+                    for (int h = 0; h < 2; h++)
+                        cu_copy16(to + (4 * MT + (j * PARTS + p) * 2 + h) * 32, x[j] + p * a.plane + b * CU_TILE_K + h * 32);
+        cu_copy_end();
+    };
+#pragma unroll
+    for (int i = 0; i < ST - 1; i++) fetch_w(range.x + i, i);
+    cu_wait_last(); /* the rows */
+#pragma unroll
+    for (int i = 0; i < ST - 1; i++) fetch_x(range.x + i, i);
+    for (int b = range.x, st = 0; b < range.y; b++, st = st + 1 == ST ? 0 : st + 1) {
+        fetch_w(b + ST - 1, st == 0 ? ST - 1 : st - 1);
+        fetch_x(b + ST - 1, st == 0 ? ST - 1 : st - 1);
+        cu_copy_wait<ST - 1>();
+        const uint4 *from = ring + st * SLOTS * 32;
+#pragma unroll
+        for (int p = 0; p < PARTS; p++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                uint4 v[NT];
+#pragma unroll
+                for (int j = 0; j < NT; j++) v[j] = from[(4 * MT + (j * PARTS + p) * 2 + h) * 32];
+#pragma unroll
+                for (int m = 0; m < MT; m++) {
+                    uint4 lo = from[(m * 4 + 2 * h) * 32], hi = from[(m * 4 + 2 * h + 1) * 32];
 #pragma unroll
                     for (int j = 0; j < NT; j++) {
-                        uint4 v = *(const uint4 *)(x[j] + part_i * a.plane + (b + u) * CU_TILE_K + h * 32);
-#pragma unroll
-                        for (int m = 0; m < MT; m++) {
-                            uint4 lo = wa[u][m][2 * h], hi = wa[u][m][2 * h + 1];
-                            cu_mma(acc[m][j], lo.x, hi.x, lo.y, hi.y, v.x, v.y);
-                            cu_mma(acc[m][j], lo.z, hi.z, lo.w, hi.w, v.z, v.w);
-                        }
+                        cu_mma(acc[m][j], lo.x, hi.x, lo.y, hi.y, v[j].x, v[j].y);
+                        cu_mma(acc[m][j], lo.z, hi.z, lo.w, hi.w, v[j].z, v[j].w);
                     }
-            if (PARTS > 1) /* tensor cores cut sums short: keep their runs short and add in FP32 */
+                }
+            }
+        if (PARTS > 1)
 #pragma unroll
-                for (int m = 0; m < MT; m++)
-#pragma unroll
-                    for (int j = 0; j < NT; j++)
-#pragma unroll
-                        for (int i = 0; i < 4; i++) {
-                            sum[m][j][i] += acc[m][j][i];
-                            acc[m][j][i] = 0;
-                        }
-        }
+            for (int m = 0; m < MT; m++) promote<NT>(sum[PARTS > 1 ? m : 0], acc[m]);
     }
+    cu_copy_wait<0>();
+    __syncthreads();
+    float *part = (float *)mem;
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -124,7 +153,7 @@ template <int MT, int NT, int PARTS, int U> static __global__ void __launch_boun
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 int out = m * 16 + g + i / 2 * 8, row = j * 8 + q * 2 + i % 2;
-                part[(s * 8 * NT + row) * (16 * MT) + out] = PARTS > 1 ? sum[m][j][i] : acc[m][j][i];
+                part[(s * 8 * NT + row) * (16 * MT) + out] = PARTS > 1 ? sum[PARTS > 1 ? m : 0][PARTS > 1 ? j : 0][i] : acc[m][j][i];
             }
     __syncthreads();
     for (int i = threadIdx.x; i < 128 * MT * NT; i += blockDim.x) {
@@ -136,18 +165,106 @@ template <int MT, int NT, int PARTS, int U> static __global__ void __launch_boun
     }
 }
 
-template <int MT, int NT, int PARTS, int U> static void launch(cudaStream_t st, const struct lin &a)
+template <int MT, int NT, int PARTS, int ST> static void few(cudaStream_t st, const struct lin &a)
 {
+    constexpr int ring = CU_SPLITS * ST * (4 * MT + 2 * NT * PARTS) * 512, sums = CU_SPLITS * 128 * MT * NT * 4;
+    constexpr int bytes = ring > sums ? ring : sums;
     dim3 grid((unsigned)cu_parts(a.n, 16 * MT), (unsigned)cu_parts(a.t, 8 * NT));
-    lin_kernel<MT, NT, PARTS, U><<<grid, CU_SPLITS * 32, sizeof(float) * CU_SPLITS * 128 * MT * NT, st>>>(a);
-    CU_LAUNCHED("linear");
+    CU(cudaFuncSetAttribute(few_kernel<MT, NT, PARTS, ST>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    cu_launch_early(few_kernel<MT, NT, PARTS, ST>, grid, CU_SPLITS * 32, bytes, st, a);
 }
 
-template <int PARTS> static void few_rows(cudaStream_t st, const struct lin &a)
+/* ---- more rows ----------------------------------------------------------------------------------------- */
+
+/* A block: 128 outputs (a tile of 16 per warp) x 8 NT rows x one range of inputs. Rows are shared through shared memory
+ * (row stride 64 + 32 elements: no bank conflicts), weights are the lanes' own. Partial sums are added by sum_kernel. */
+template <int NT, int PARTS, int ST> static __global__ void __launch_bounds__(256) many_kernel(struct lin a)
 {
-    if (a.t <= 8) launch<1, 1, PARTS, 4>(st, a);
-    else if (a.t <= 16) launch<1, 2, PARTS, 3>(st, a);
-    else launch<2, 4, PARTS, 1>(st, a);
+    constexpr int LD = CU_TILE_K + 32, ROWS = 8 * NT, XS = PARTS * ROWS * LD * 2 / 16; /* uint4 of rows per stage */
+    extern __shared__ uint4 mem[]; /* [ST] stages of rows, then [8 warps][ST][4][32] of weights */
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, q = lane & 3;
+    const int tiles = (a.n + 15) / 16, tile = blockIdx.x * 8 + warp, row0 = blockIdx.y * ROWS, rows = (a.t + 7) / 8 * 8;
+    const int2 range = range_of(a, blockIdx.z);
+    uint4 *ring = mem + ST * XS + warp * ST * 128 + lane;
+    const __nv_bfloat16 *w = a.w + (int64_t)((tile < tiles ? tile : tiles - 1) * 16 + g) * a.kp + q * 8;
+    float acc[NT][4] = {}, sum[PARTS > 1 ? NT : 1][4] = {};
+    auto fetch = [&](int b, int st) {
+        if (b < range.y) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                cu_copy16(ring + (st * 4 + i) * 32, w + (i & 1 ? (int64_t)8 * a.kp : 0) + b * CU_TILE_K + (i >> 1) * 32);
+            for (int e = threadIdx.x; e < PARTS * ROWS * 8; e += 256) {
+                int c = e % 8, r = e / 8 % ROWS, p = e / (8 * ROWS);
+                bool in = row0 + r < rows;
+                cu_copy16_if((__nv_bfloat16 *)(mem + st * XS) + (p * ROWS + r) * LD + c * 8,
+                             a.x + p * a.plane + (int64_t)(in ? row0 + r : 0) * a.kp + b * CU_TILE_K + c * 8, in);
+            }
+        }
+        cu_copy_end();
+    };
+    cu_wait_last();
+#pragma unroll
+    for (int i = 0; i < ST - 1; i++) fetch(range.x + i, i);
+    for (int b = range.x, st = 0; b < range.y; b++, st = st + 1 == ST ? 0 : st + 1) {
+        cu_copy_wait<ST - 2>();
+        __syncthreads();
+        fetch(b + ST - 1, st == 0 ? ST - 1 : st - 1);
+        const __nv_bfloat16 *xs = (const __nv_bfloat16 *)(mem + st * XS) + g * LD + q * 8;
+#pragma unroll
+        for (int p = 0; p < PARTS; p++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                uint4 lo = ring[(st * 4 + 2 * h) * 32], hi = ring[(st * 4 + 2 * h + 1) * 32];
+#pragma unroll
+                for (int j = 0; j < NT; j++) {
+                    uint4 v = *(const uint4 *)(xs + (p * ROWS + j * 8) * LD + h * 32);
+                    cu_mma(acc[j], lo.x, hi.x, lo.y, hi.y, v.x, v.y);
+                    cu_mma(acc[j], lo.z, hi.z, lo.w, hi.w, v.z, v.w);
+                }
+            }
+        if (PARTS > 1) promote<NT>(sum, acc);
+    }
+    if (tile >= tiles) return;
+#pragma unroll
+    for (int j = 0; j < NT; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int out = tile * 16 + g + i / 2 * 8, row = row0 + j * 8 + q * 2 + i % 2;
+            if (out < a.n && row < a.t)
+                a.part[((int64_t)blockIdx.z * a.t + row) * a.n + out] = PARTS > 1 ? sum[PARTS > 1 ? j : 0][i] : acc[j][i];
+        }
+}
+
+static __global__ void sum_kernel(struct lin a)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, all = (int64_t)a.t * a.n;
+    if (i >= all) return;
+    float v = 0;
+#pragma unroll
+    for (int p = 0; p < CU_SPLITS; p++) v += a.part[p * all + i];
+    a.y[i / a.n * a.ldy + i % a.n] = v;
+}
+
+template <int NT, int PARTS, int ST> static void many(cudaStream_t st, const struct lin &a)
+{
+    constexpr int bytes = ST * PARTS * 8 * NT * (CU_TILE_K + 32) * 2 + ST * 8 * 4 * 512;
+    dim3 grid((unsigned)cu_parts(a.n, 128), (unsigned)cu_parts(a.t, 8 * NT), CU_SPLITS);
+    CU(cudaFuncSetAttribute(many_kernel<NT, PARTS, ST>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    cu_launch_early(many_kernel<NT, PARTS, ST>, grid, 256, bytes, st, a);
+    sum_kernel<<<cu_parts((int64_t)a.t * a.n, 256), 256, 0, st>>>(a);
+    CU_LAUNCHED("linear sum");
+}
+
+enum { FEW = 16 }; /* rows that never need many_kernel */
+
+template <int PARTS> static void own(cudaStream_t st, const struct lin &a)
+{
+    if (a.t <= 8) few<1, 1, PARTS, PARTS == 1 ? 4 : 3>(st, a);
+    else if (a.t <= 16) few<1, 2, PARTS, PARTS == 1 ? 3 : 2>(st, a);
+    else if (PARTS == 1 && a.t <= 32) few<2, 4, 1, 3>(st, a);
+    else if (a.t <= 32) many<4, PARTS, 3>(st, a);
+    else if (a.t <= 64 || PARTS > 1) many<8, PARTS, 3>(st, a);
+    else many<16, 1, 3>(st, a);
 }
 
 void cuda_linear(struct ops *o, const struct mat *m, const float *x, int64_t ldx, int t, float *y, int64_t ldy)
@@ -158,15 +275,22 @@ void cuda_linear(struct ops *o, const struct mat *m, const float *x, int64_t ldx
         cu_fp4_linear(o, m, x, ldx, t, y, ldy);
         return;
     }
-    int parts = im->act == ACT_FP32 || m->exact ? 3 : 1, kp = (int)cu_up((size_t)m->k, CU_TILE_K), block = 8192;
+    int parts = im->act == ACT_FP32 || m->exact ? 3 : 1, kp = (int)cu_up((size_t)m->k, CU_TILE_K);
+    int blas = parts == 1 && t > CU_EXACT_ROWS && cu_blas_ready(o), block = blas ? 8192 : 1024;
     for (int r = 0; r < t; r += block) {
         int n = t - r < block ? t - r : block, rows = (int)cu_up((size_t)n, 8);
-        struct lin a = {(const __nv_bfloat16 *)m->data.p, NULL, m->n, kp, n, (int64_t)rows * kp, y + r * ldy, ldy};
-        __nv_bfloat16 *xb = (__nv_bfloat16 *)cu_scratch(o, (size_t)parts * rows * kp * 2);
-        a.x = xb;
-        cu_rows_bf16(o, x + r * ldx, ldx, n, m->k, kp, parts, xb);
-        if (parts == 1 && t > CU_EXACT_ROWS && cu_blas_linear(o, m, xb, kp, n, a.y, ldy)) continue;
-        if (parts == 1) few_rows<1>(im->stream, a);
-        else few_rows<3>(im->stream, a);
+        struct lin a = {(const __nv_bfloat16 *)m->data.p, NULL, m->n, kp, n, (int64_t)rows * kp, y + r * ldy, ldy, NULL};
+        size_t bytes = cu_up((size_t)parts * rows * kp * 2, 256), sums = n > FEW && !blas ? (size_t)CU_SPLITS * n * m->n * 4 : 0;
+        char *mem = (char *)cu_scratch(o, bytes + sums);
+        a.x = (__nv_bfloat16 *)mem;
+        a.part = (float *)(mem + bytes);
+        cu_rows_bf16(o, x + r * ldx, ldx, n, m->k, kp, parts, (__nv_bfloat16 *)mem);
+        if (blas) {
+            if (cu_blas_linear(o, m, a.x, kp, n, a.y, ldy)) continue;
+            log_error("linear: cuBLASLt has no product of %d x %d x %d; move libcublasLt out of the way to do without it", n, m->n, kp);
+            abort();
+        }
+        if (parts == 1) own<1>(im->stream, a);
+        else own<3>(im->stream, a);
     }
 }

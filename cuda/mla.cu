@@ -1,9 +1,9 @@
 /* MLA: writing latent rows, and attention in the absorbed and the expanded form. */
 #include "attend.h"
 #include "cuda.h"
+#include "mla.h"
 
 enum {
-    SPLIT = 512,               /* positions per part of the split-KV form: parts depend on the position alone */
     PART_BYTES = 256 << 20,    /* most scratch for parts of one launch */
     JOBS = 64,                 /* most sequences of one launch */
     EXPAND = 512               /* positions expanded by one product; its rows are independent of their number */
@@ -30,48 +30,32 @@ void cuda_mla_write(struct ops *o, const float *x, int64_t ldx, int width, const
 
 /* ---- absorbed -------------------------------------------------------------------------------------------- */
 
-struct absorbed {
-    const float *q;
-    int64_t ldq, ldz;
-    struct at_pages c;
-    int rank, width, heads, splits, rows;
-    float scale;
-    const struct cu_seq *seqs;
-    float *part;               /* [seq][rows][heads][splits][rank + 2]: weighted sum, maximum, sum */
-    float *z;
-};
-
-static __device__ __forceinline__ float *part_of(const struct absorbed &a, int seq, int64_t lane, int split)
-{
-    return a.part + (((int64_t)seq * a.rows * a.heads + lane) * a.splits + split) * (a.rank + 2);
-}
-
 /* block: 16 lanes (row, head) of a sequence x one split */
-static __global__ void __launch_bounds__(AT_BLOCK) absorbed_kernel(struct absorbed a)
+static __global__ void __launch_bounds__(AT_BLOCK) absorbed_kernel(struct mla_absorbed a, struct at_pages c)
 {
     extern __shared__ float4 mem[];
     struct at_tile t = at_carve((float *)mem, a.width, a.rank, true, a.scale);
     struct at_state st;
     const struct cu_seq s = cu_seq_at(a.seqs, blockIdx.z);
-    const int lanes = s.n_rows * a.heads, i0 = blockIdx.x * AT_LANES, from = blockIdx.y * SPLIT;
+    const int lanes = s.n_rows * a.heads, i0 = blockIdx.x * AT_LANES, from = blockIdx.y * MLA_SPLIT;
     if (i0 >= lanes) return;
     int last = (i0 + AT_LANES < lanes ? i0 + AT_LANES : lanes) - 1, end = s.pos0 + last / a.heads + 1;
     if (from >= end) return;
-    if (end > from + SPLIT) end = from + SPLIT;
+    if (end > from + MLA_SPLIT) end = from + MLA_SPLIT;
     for (int l = 0; l < AT_LANES; l++) {
         int i = i0 + l, row = i / a.heads;
         at_query(t, l, i < lanes ? a.q + (s.row0 + row) * a.ldq + (int64_t)(i % a.heads) * a.width : NULL, 0, s.pos0 + row + 1);
     }
     at_open(st);
-    a.c.s = s;
-    at_run<true>(t, st, a.c, 0, from, end);
+    c.s = s;
+    at_run<true>(t, st, c, 0, from, end);
     at_publish(t, st);
     for (int l = 0; l < AT_LANES && i0 + l < lanes; l++) {
-        float *p = part_of(a, blockIdx.z, i0 + l, blockIdx.y);
-        int c = threadIdx.x * 4;
+        float *p = mla_part(a, blockIdx.z, i0 + l, blockIdx.y);
+        int col = threadIdx.x * 4;
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            if (c + j < a.rank) p[c + j] = st.acc[0][j];
+            if (col + j < a.rank) p[col + j] = st.acc[0][j];
 #pragma unroll
         for (int m = 0; m + 1 < AT_LANES; m++) /* constant indices only: shift the lanes down */
 #pragma unroll
@@ -84,13 +68,13 @@ static __global__ void __launch_bounds__(AT_BLOCK) absorbed_kernel(struct absorb
 }
 
 /* parts of a lane in order */
-static __global__ void merge_kernel(struct absorbed a)
+static __global__ void merge_kernel(struct mla_absorbed a)
 {
     const struct cu_seq s = cu_seq_at(a.seqs, blockIdx.z);
     int row = blockIdx.y, h = blockIdx.x;
     if (row >= s.n_rows) return;
-    int n = (s.pos0 + row) / SPLIT + 1;
-    const float *p = part_of(a, blockIdx.z, (int64_t)row * a.heads + h, 0);
+    int n = (s.pos0 + row) / MLA_SPLIT + 1;
+    const float *p = mla_part(a, blockIdx.z, (int64_t)row * a.heads + h, 0);
     const int64_t ld = a.rank + 2;
     float top = -INFINITY, sum = 0;
     for (int i = 0; i < n; i++) top = fmaxf(top, p[i * ld + a.rank]);
@@ -102,16 +86,19 @@ static __global__ void merge_kernel(struct absorbed a)
     }
 }
 
-static void absorbed_launch(struct ops *o, struct absorbed *a, const struct seq_rows *job, int n, int splits)
+static void absorbed_launch(struct ops *o, struct mla_absorbed *a, const struct paged *cache, const struct seq_rows *job, int n, int splits)
 {
     cudaStream_t st = cu_impl(o)->stream;
     size_t bytes = at_bytes(a->width, a->rank, 1);
-    a->seqs = cu_seqs(o, job, n, a->c.page, 0, &a->rows);
+    a->seqs = cu_seqs(o, job, n, a->page, 0, &a->rows);
     a->splits = splits;
     a->part = (float *)cu_scratch(o, (size_t)n * a->rows * a->heads * splits * (a->rank + 2) * sizeof(float));
-    CU(cudaFuncSetAttribute(absorbed_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-    absorbed_kernel<<<dim3((unsigned)cu_parts((int64_t)a->rows * a->heads, AT_LANES), (unsigned)splits, (unsigned)n), AT_BLOCK, bytes, st>>>(*a);
-    CU_LAUNCHED("mla_attend");
+    if (!mla_fast(o, *a, n)) {
+        dim3 grid((unsigned)cu_parts((int64_t)a->rows * a->heads, AT_LANES), (unsigned)splits, (unsigned)n);
+        CU(cudaFuncSetAttribute(absorbed_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+        absorbed_kernel<<<grid, AT_BLOCK, bytes, st>>>(*a, at_pages_of(cache, a->width));
+        CU_LAUNCHED("mla_attend");
+    }
     merge_kernel<<<dim3((unsigned)a->heads, (unsigned)a->rows, (unsigned)n), 128, 0, st>>>(*a);
     CU_LAUNCHED("mla_attend merge");
 }
@@ -120,7 +107,7 @@ static void absorbed_launch(struct ops *o, struct absorbed *a, const struct seq_
 void cuda_mla_attend(struct ops *o, const float *q, int64_t ldq, const struct paged *cache, int rank, int rope, float scale,
                      int heads, const struct seq_rows *seq, int n_seq, float *z, int64_t ldz)
 {
-    struct absorbed a = {q, ldq, ldz, at_pages_of(cache, rank + rope), rank, rank + rope, heads, 0, 0, scale, NULL, NULL, z};
+    struct mla_absorbed a = {q, ldq, ldz, (const char *)cache->base, cache->stride, cache->page, cache->kv, rank, rank + rope, heads, 0, 0, scale, NULL, NULL, z};
     struct seq_rows job[JOBS];
     int n = 0, rows = 0, splits = 0;
     if (rank > AT_DV) {
@@ -129,12 +116,12 @@ void cuda_mla_attend(struct ops *o, const float *q, int64_t ldq, const struct pa
     }
     for (int i = 0; i < n_seq; i++)
         for (int r = 0; r < seq[i].n_rows;) {
-            int most_splits = (seq[i].pos0 + seq[i].n_rows - 1) / SPLIT + 1;
+            int most_splits = (seq[i].pos0 + seq[i].n_rows - 1) / MLA_SPLIT + 1;
             int64_t lane = (int64_t)heads * most_splits * (rank + 2) * 4, fit = PART_BYTES / lane > 1 ? PART_BYTES / lane : 1;
             int take = seq[i].n_rows - r < fit ? seq[i].n_rows - r : (int)fit;
             int rows_now = take > rows ? take : rows, splits_now = most_splits > splits ? most_splits : splits;
             if (n && (n == JOBS || (int64_t)(n + 1) * rows_now * heads * splits_now * (rank + 2) * 4 > PART_BYTES)) {
-                absorbed_launch(o, &a, job, n, splits);
+                absorbed_launch(o, &a, cache, job, n, splits);
                 n = rows = splits = 0;
                 continue;
             }
@@ -143,7 +130,7 @@ void cuda_mla_attend(struct ops *o, const float *q, int64_t ldq, const struct pa
             splits = splits_now;
             r += take;
         }
-    if (n) absorbed_launch(o, &a, job, n, splits);
+    if (n) absorbed_launch(o, &a, cache, job, n, splits);
 }
 
 /* ---- expanded --------------------------------------------------------------------------------------------- */

@@ -134,14 +134,6 @@ struct prod {
     int64_t ldy;
 };
 
-static __device__ __forceinline__ uint4 load_once(const void *p)
-{
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-    return v;
-}
-
 template <bool WIDE> static __device__ __forceinline__ void expand(uint32_t w, uint32_t scales, int byte, uint32_t *p)
 {
     uint32_t s = scales >> (8 * byte) & 255u;
@@ -168,10 +160,17 @@ static __device__ __forceinline__ void half_tile(float (*acc)[NT][4], const uint
     }
 }
 
-template <int MT, int NT, int PARTS, bool UP, bool WIDE, int U>
+/* Every lane keeps ST blocks of 64 inputs of its own operands on their way to its own slots of shared memory. */
+template <int MT, int NT, int PARTS> struct slots {
+    uint4 w[MT][32], x[NT * PARTS * 2][32];
+    uint32_t sc[MT][32];
+};
+
+template <int MT, int NT, int PARTS, bool UP, bool WIDE, int ST>
 static __global__ void __launch_bounds__(WARPS * 32) prod_kernel(struct prod a)
 {
-    __shared__ float part[WARPS][8 * NT][16 * MT + 1];
+    extern __shared__ uint4 mem[]; /* struct slots [WARPS][ST]; then float [WARPS][8 NT][16 MT + 1] */
+    constexpr int PLD = 16 * MT + 1;
     const int lane = threadIdx.x & 31, s = threadIdx.x >> 5, g = lane >> 2, q = lane & 3, kt = a.kp / CU_TILE_K;
     const int group = UP ? 0 : blockIdx.z, k0 = UP ? 0 : a.k / a.groups * group, k1 = UP ? a.k : k0 + a.k / a.groups;
     struct tile t = {0, (int)blockIdx.y * 8 * NT, 8 * NT};
@@ -182,11 +181,12 @@ static __global__ void __launch_bounds__(WARPS * 32) prod_kernel(struct prod a)
     const int tb0 = k0 / CU_TILE_K, tbn = (k1 + CU_TILE_K - 1) / CU_TILE_K - tb0;
     const int b0 = tb0 + s * tbn / WARPS, b1 = tb0 + (s + 1) * tbn / WARPS;
     const char *data = (const char *)a.data[t.expert] + lane * 16, *scale = (const char *)a.scale[t.expert] + g * 4;
-    int64_t at[MT];
+    struct slots<MT, NT, PARTS> *ring = (struct slots<MT, NT, PARTS> *)mem + s * ST;
+    int at[MT];
 #pragma unroll
     for (int m = 0; m < MT; m++) { /* up: first half of the tiles gates, second half ups of the same columns */
         int half = UP ? m / (MT / 2) : 0, i = blockIdx.x * (UP ? MT / 2 : MT) + (UP ? m % (MT / 2) : m), most = (a.n + 15) / 16;
-        at[m] = (int64_t)(half * (a.n / 16) + (i < most ? i : most - 1)) * kt;
+        at[m] = (half * (a.n / 16) + (i < most ? i : most - 1)) * kt;
     }
     const __nv_bfloat16 *x[NT];
 #pragma unroll
@@ -194,52 +194,68 @@ static __global__ void __launch_bounds__(WARPS * 32) prod_kernel(struct prod a)
         int i = j * 8 + g;
         x[j] = i < t.n ? a.x + (int64_t)(a.row ? a.row[t.first + i] : t.first + i) * a.kp + q * 8 : NULL;
     }
-    float acc[MT][NT][4] = {}, sum[PARTS > 1 ? MT : 1][PARTS > 1 ? NT : 1][4] = {};
-    for (int b = b0; b < b1; b += U) {
-        uint4 w[U][MT];
-        uint32_t sc[U][MT];
+    auto fetch = [&](int b, int st) {
+        if (b < b1) {
 #pragma unroll
-        for (int u = 0; u < U; u++)
+            for (int m = 0; m < MT; m++) {
+                cu_copy16(&ring[st].w[m][lane], data + (int64_t)(at[m] + b) * 512);
+                cu_copy4(&ring[st].sc[m][lane], scale + (int64_t)(at[m] + b) * 32);
+            }
+#pragma unroll
+            for (int j = 0; j < NT; j++)
+#pragma unroll
+                for (int p = 0; p < PARTS; p++)
+#pragma unroll
+                    for (int h = 0; h < 2; h++)
+                        cu_copy16_if(&ring[st].x[(j * PARTS + p) * 2 + h][lane], x[j] ? x[j] + p * a.plane + b * CU_TILE_K + h * 32 : a.x, x[j]);
+        }
+        cu_copy_end();
+    };
+    float acc[MT][NT][4] = {}, sum[PARTS > 1 ? MT : 1][PARTS > 1 ? NT : 1][4] = {};
+#pragma unroll
+    for (int i = 0; i < ST - 1; i++) fetch(b0 + i, i);
+    for (int b = b0, st = 0; b < b1; b++, st = st + 1 == ST ? 0 : st + 1) {
+        fetch(b + ST - 1, st == 0 ? ST - 1 : st - 1);
+        cu_copy_wait<ST - 1>();
+        uint4 w[MT];
+        uint32_t sc[MT];
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+            w[m] = ring[st].w[m][lane];
+            sc[m] = ring[st].sc[m][lane];
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int k = b * CU_TILE_K + h * 32;
+            if (k < k0 || k >= k1) continue;
+            uint4 v[NT][PARTS];
+#pragma unroll
+            for (int j = 0; j < NT; j++)
+#pragma unroll
+                for (int p = 0; p < PARTS; p++) v[j][p] = ring[st].x[(j * PARTS + p) * 2 + h][lane];
+            half_tile<MT, NT, PARTS, WIDE>(acc, w, sc, v, h);
+        }
+        if (PARTS > 1) /* short runs in the tensor cores, FP32 sums between them */
 #pragma unroll
             for (int m = 0; m < MT; m++)
-                if (b + u < b1) {
-                    w[u][m] = load_once(data + (at[m] + b + u) * 512);
-                    sc[u][m] = __ldg((const uint32_t *)(scale + (at[m] + b + u) * 32));
-                }
-#pragma unroll
-        for (int u = 0; u < U; u++) {
-            int k = (b + u) * CU_TILE_K;
-            if (b + u >= b1) break;
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                if (k + h * 32 < k0 || k + h * 32 >= k1) continue;
-                uint4 v[NT][PARTS];
 #pragma unroll
                 for (int j = 0; j < NT; j++)
 #pragma unroll
-                    for (int p = 0; p < PARTS; p++)
-                        v[j][p] = x[j] ? *(const uint4 *)(x[j] + p * a.plane + k + h * 32) : make_uint4(0, 0, 0, 0);
-                half_tile<MT, NT, PARTS, WIDE>(acc, w[u], sc[u], v, h);
-            }
-            if (PARTS > 1) /* short runs in the tensor cores, FP32 sums between them */
-#pragma unroll
-                for (int m = 0; m < MT; m++)
-#pragma unroll
-                    for (int j = 0; j < NT; j++)
-#pragma unroll
-                        for (int i = 0; i < 4; i++) {
-                            sum[m][j][i] += acc[m][j][i];
-                            acc[m][j][i] = 0;
-                        }
-        }
+                    for (int i = 0; i < 4; i++) {
+                        sum[m][j][i] += acc[m][j][i];
+                        acc[m][j][i] = 0;
+                    }
     }
+    cu_copy_wait<0>();
+    __syncthreads();
+    float *part = (float *)mem;
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int j = 0; j < NT; j++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                part[s][j * 8 + q * 2 + i % 2][m * 16 + g + i / 2 * 8] = PARTS > 1 ? sum[m][j][i] : acc[m][j][i];
+                part[(s * 8 * NT + j * 8 + q * 2 + i % 2) * PLD + m * 16 + g + i / 2 * 8] = PARTS > 1 ? sum[m][j][i] : acc[m][j][i];
     __syncthreads();
     constexpr int OUTS = UP ? 8 * MT : 16 * MT;
     for (int i = threadIdx.x; i < OUTS * 8 * NT; i += WARPS * 32) {
@@ -248,8 +264,8 @@ static __global__ void __launch_bounds__(WARPS * 32) prod_kernel(struct prod a)
         float v = 0, u = 0;
 #pragma unroll
         for (int p = 0; p < WARPS; p++) {
-            v += part[p][row][c];
-            if (UP) u += part[p][row][c + OUTS];
+            v += part[(p * 8 * NT + row) * PLD + c];
+            if (UP) u += part[(p * 8 * NT + row) * PLD + c + OUTS];
         }
         int64_t pair = t.first + row;
         if (UP) {
@@ -260,13 +276,14 @@ static __global__ void __launch_bounds__(WARPS * 32) prod_kernel(struct prod a)
     }
 }
 
-template <int MT, int NT, int PARTS, bool UP, int U> static void launch(struct ops *o, const struct prod &a, int tiles)
+template <int MT, int NT, int PARTS, bool UP, bool WIDE, int ST> static void launch(struct ops *o, const struct prod &a, int tiles)
 {
-    struct cuda_impl *im = cu_impl(o);
+    constexpr int rings = (int)sizeof(struct slots<MT, NT, PARTS>) * WARPS * ST, sums = WARPS * 8 * NT * (16 * MT + 1) * 4;
+    constexpr int bytes = rings > sums ? rings : sums;
     dim3 grid((unsigned)cu_parts(a.n, UP ? 8 * MT : 16 * MT), (unsigned)tiles, UP ? 1 : (unsigned)a.groups);
     if (tiles < 1) return;
-    if (im->fp4_wide) prod_kernel<MT, NT, PARTS, UP, true, U><<<grid, WARPS * 32, 0, im->stream>>>(a);
-    else prod_kernel<MT, NT, PARTS, UP, false, U><<<grid, WARPS * 32, 0, im->stream>>>(a);
+    CU(cudaFuncSetAttribute(prod_kernel<MT, NT, PARTS, UP, WIDE, ST>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    prod_kernel<MT, NT, PARTS, UP, WIDE, ST><<<grid, WARPS * 32, bytes, cu_impl(o)->stream>>>(a);
     CU_LAUNCHED("experts");
 }
 
@@ -277,17 +294,23 @@ static int rows_per_tile(int64_t pairs, int experts)
     return mean <= 6 ? 8 : mean <= 12 ? 16 : 32;
 }
 
-template <bool UP> static void product(struct ops *o, const struct prod &a, int per_tile, int tiles, int parts)
+template <bool UP, bool WIDE> static void product_of(struct ops *o, const struct prod &a, int per_tile, int tiles, int parts)
 {
     if (parts == 1) {
-        if (per_tile == 8) launch<4, 1, 1, UP, 2>(o, a, tiles);
-        else if (per_tile == 16) launch<4, 2, 1, UP, 2>(o, a, tiles);
-        else launch<4, 4, 1, UP, 1>(o, a, tiles);
+        if (per_tile == 8) launch<4, 1, 1, UP, WIDE, 4>(o, a, tiles);
+        else if (per_tile == 16) launch<4, 2, 1, UP, WIDE, 3>(o, a, tiles);
+        else launch<4, 4, 1, UP, WIDE, 3>(o, a, tiles);
     } else {
-        if (per_tile == 8) launch<4, 1, 3, UP, 2>(o, a, tiles);
-        else if (per_tile == 16) launch<2, 2, 3, UP, 2>(o, a, tiles);
-        else launch<2, 4, 3, UP, 1>(o, a, tiles);
+        if (per_tile == 8) launch<4, 1, 3, UP, WIDE, 3>(o, a, tiles);
+        else if (per_tile == 16) launch<2, 2, 3, UP, WIDE, 2>(o, a, tiles);
+        else launch<2, 4, 3, UP, WIDE, 2>(o, a, tiles);
     }
+}
+
+template <bool UP> static void product(struct ops *o, const struct prod &a, int per_tile, int tiles, int parts)
+{
+    if (cu_impl(o)->fp4_wide) product_of<UP, true>(o, a, per_tile, tiles, parts);
+    else product_of<UP, false>(o, a, per_tile, tiles, parts);
 }
 
 /* ---- shares of a row ------------------------------------------------------------------------------------- */

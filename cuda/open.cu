@@ -187,8 +187,26 @@ static void zero(struct ops *o, void *dst, size_t bytes)
     if (bytes) CU(cudaMemsetAsync(dst, 0, bytes, cu_impl(o)->stream));
 }
 
+/* large copies by the multiprocessors: faster than the copy engine, also inside graphs */
+static __global__ void __launch_bounds__(512) copy_kernel(uint4 *__restrict__ dst, const uint4 *__restrict__ src, size_t n)
+{
+    size_t i = (size_t)blockIdx.x * 2048 + threadIdx.x;
+    uint4 v[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        if (i + j * 512 < n) v[j] = __ldcs(src + i + j * 512);
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        if (i + j * 512 < n) __stcs(dst + i + j * 512, v[j]);
+}
+
 static void copy(struct ops *o, void *dst, const void *src, size_t bytes)
 {
+    if (bytes >= 1 << 20 && ((uintptr_t)dst | (uintptr_t)src | bytes) % 16 == 0) {
+        copy_kernel<<<cu_parts((int64_t)(bytes / 16), 2048), 512, 0, cu_impl(o)->stream>>>((uint4 *)dst, (const uint4 *)src, bytes / 16);
+        CU_LAUNCHED("copy");
+        return;
+    }
     if (bytes) CU(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, cu_impl(o)->stream));
 }
 

@@ -39,39 +39,51 @@ static __device__ __forceinline__ void better(float &v, int &id, float u, int j)
     }
 }
 
-/* One warp per row. s[] and the choice live in shared memory: score, and score with bias (NaN: chosen). */
+enum { ROUTE_MOST = 32 }; /* scores a lane holds */
+
+/* One warp per row: lane l holds experts l, 32 + l, ..; only the lane that lost its best looks for the next one. The
+ * scores stay in shared memory for the weights; mark: a bit per chosen expert of the lane. */
 static __global__ void route_kernel(const float *logits, const float *bias, int n, int k, float scale, int t, int32_t *idx,
                                     float *w)
 {
     extern __shared__ float mem[];
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row = blockIdx.x * (blockDim.x >> 5) + warp;
-    float *s = mem + (size_t)warp * 2 * n, *c = s + n;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row = blockIdx.x * (blockDim.x >> 5) + warp;
+    float *s = mem + (size_t)warp * n, c[ROUTE_MOST], v = -INFINITY;
+    uint32_t mark = 0;
+    int id = n;
     if (row >= t) return;
-    for (int i = lane; i < n; i += 32) {
-        s[i] = sigmoid(logits[(int64_t)row * n + i]);
-        float v = bias ? s[i] + bias[i] : s[i];
-        c[i] = v != v ? -INFINITY : v;
+#pragma unroll
+    for (int j = 0; j < ROUTE_MOST; j++) {
+        int i = j * 32 + lane;
+        c[j] = -INFINITY;
+        if (i >= n) continue;
+        float x = sigmoid(logits[(int64_t)row * n + i]);
+        s[i] = x;
+        if (bias) x = x + bias[i];
+        c[j] = x != x ? -INFINITY : x;
+        better(v, id, c[j], i);
     }
-    __syncwarp();
-    for (int j = 0; j < k; j++) {
-        float v = -INFINITY;
-        int id = n;
-        for (int i = lane; i < n; i += 32)
-            if (c[i] == c[i]) better(v, id, c[i], i);
+    for (int r = 0; r < k; r++) {
+        float best = v;
+        int at = id;
         for (int m = 16; m; m >>= 1) {
-            float u = __shfl_xor_sync(0xffffffffu, v, m);
-            int other = __shfl_xor_sync(0xffffffffu, id, m);
-            better(v, id, u, other);
+            float u = __shfl_xor_sync(0xffffffffu, best, m);
+            int other = __shfl_xor_sync(0xffffffffu, at, m);
+            better(best, at, u, other);
         }
-        if (lane == 0 && id < n) c[id] = __uint_as_float(0x7fffffff);
-        __syncwarp();
+        if (at >= n || at % 32 != lane) continue;
+        mark |= 1u << (at / 32);
+        v = -INFINITY;
+        id = n;
+#pragma unroll
+        for (int j = 0; j < ROUTE_MOST; j++)
+            if (j * 32 + lane < n && !(mark >> j & 1)) better(v, id, c[j], j * 32 + lane);
     }
     int have = 0; /* ids ascending */
-    for (int i0 = 0; i0 < n; i0 += 32) {
-        int i = i0 + lane;
-        bool mine = i < n && c[i] != c[i];
+    for (int j = 0; j * 32 < n; j++) {
+        bool mine = mark >> j & 1;
         unsigned all = __ballot_sync(0xffffffffu, mine);
-        if (mine) idx[(int64_t)row * k + have + __popc(all & ((1u << lane) - 1))] = i;
+        if (mine) idx[(int64_t)row * k + have + __popc(all & ((1u << lane) - 1))] = j * 32 + lane;
         have += __popc(all);
     }
     __syncwarp();
@@ -84,11 +96,13 @@ void cuda_route(struct ops *o, const float *logits, const float *bias, int n_exp
                 float *w)
 {
     if (t < 1) return;
-    int warps = 4;
-    while (warps > 1 && (size_t)warps * 2 * n_experts * sizeof(float) > 48 * 1024) warps /= 2;
-    size_t bytes = (size_t)warps * 2 * n_experts * sizeof(float);
-    if (bytes > 48 * 1024) CU(cudaFuncSetAttribute(route_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-    route_kernel<<<cu_parts(t, warps), warps * 32, bytes, cu_impl(o)->stream>>>(logits, bias, n_experts, k, scale, t, idx, w);
+    enum { WARPS = 4 };
+    if (n_experts > 32 * ROUTE_MOST) {
+        log_error("route: %d experts are more than the %d this backend holds in registers", n_experts, 32 * ROUTE_MOST);
+        abort();
+    }
+    route_kernel<<<cu_parts(t, WARPS), WARPS * 32, WARPS * (size_t)n_experts * sizeof(float), cu_impl(o)->stream>>>(
+        logits, bias, n_experts, k, scale, t, idx, w);
     CU_LAUNCHED("route");
 }
 

@@ -181,9 +181,17 @@ static void conf_recur(struct conf *c)
     float *zero = conf_new(c, (size_t)(t * w) * 4), *ab = conf_rand(c, w, 1, 2), *b2 = conf_rand(c, t * heads, 0, 1);
     c->o->zero(c->o, zero, (size_t)(t * w) * 4);
     c->o->kda_prepare(c->o, qkv, zero, w, b2, heads, ab, ab, -5, t, heads, d); /* for its norms */
-    if (form == 3 && c->o->kda_recur_seqs) {
-        struct seq_rows q = {0, t, 0, NULL, s};
-        c->o->kda_recur_seqs(c->o, qkv, g, ldg, b, ldb, 1, &q, 1, heads, d, out, ldo);
+    if (form == 3) { /* three sequences of t / 3 rows in one call, or one after the other */
+        int n = t / 3, n_seq = 3;
+        float *all = conf_rand(c, n_seq * w * d, -1, 1);
+        struct seq_rows q[3];
+        for (int i = 0; i < n_seq; i++) q[i] = (struct seq_rows){i * n, n, 0, NULL, all + i * w * d};
+        if (c->o->kda_recur_seqs && !c->split) c->o->kda_recur_seqs(c->o, qkv, g, ldg, b, ldb, 1, q, n_seq, heads, d, out, ldo);
+        for (int i = 0; (!c->o->kda_recur_seqs || c->split) && i < n_seq; i++) {
+            int64_t r = i * n;
+            c->o->kda_recur(c->o, qkv + r * 3 * w, g + r * ldg, ldg, b + r * ldb, ldb, q[i].state, 1, n, heads, d, out + r * ldo, ldo);
+        }
+        conf_out(c, "states", all, n_seq * w * d);
     } else if (form == 2) c->o->kda_chunk(c->o, qkv, g, ldg, b, ldb, s, t, heads, d, 64, out, ldo);
     else
         for (int r = 0, n = form == 1 ? t : conf_step(c, t); r < t; r += n)
@@ -402,7 +410,10 @@ static const struct conf_case conf_cases[] = {
     {"kda_recur", conf_recur, {128, 3, 1, 0, 0, 0}, 0, 0, 0},
     {"kda_recur", conf_recur, {128, 2, 37, 0, 0, 0}, 1, 0, 0},
     {"kda_recur", conf_recur, {128, 2, 16, 1, 3, 1}, 0, 0, 0},
-    {"kda_recur", conf_recur, {128, 2, 19, 0, 3, 3}, 0, 0, 0},
+    {"kda_recur", conf_recur, {128, 2, 30, 0, 3, 3}, 1, 0, 0},
+    {"kda_recur", conf_recur, {128, 37, 6, 0, 0, 3}, 1, 0, 0},
+    {"kda_recur", conf_recur, {128, 70, 9, 1, 0, 3}, 1, 0, 0},
+    {"kda_recur", conf_recur, {32, 8, 15, 0, 0, 3}, 1, 0, 0},
     {"kda_recur", conf_recur, {64, 2, 21, 1, 1, 0}, 1, 0, 0},
     {"kda_recur", conf_recur, {32, 8, 33, 0, 0, 0}, 1, 0, 0},
     {"kda_recur", conf_recur, {24, 3, 9, 1, 0, 0}, 1, 0, 0},
@@ -412,10 +423,12 @@ static const struct conf_case conf_cases[] = {
     {"kda_chunk", conf_recur, {32, 3, 70, 1, 0, 2}, 0, 0, 0},
     {"kda_chunk", conf_recur, {48, 1, 65, 0, 0, 2}, 0, 0, 0},
     /* rank, rope, heads, rows, position, FP32 cache, expanded, page */
-    {"mla_attend", conf_mla, {512, 64, 3, 1, 0, 0, 0, 64}, 1, 0, 0},
-    {"mla_attend", conf_mla, {512, 64, 12, 16, 1100, 0, 0, 64}, 1, 0, 0},
+    {"mla_attend", conf_mla, {512, 64, 3, 1, 0, 0, 0, 64}, 1, 1, 0},
+    {"mla_attend", conf_mla, {512, 64, 12, 16, 1100, 0, 0, 64}, 1, 1, 0},
+    {"mla_attend", conf_mla, {512, 64, 3, 16, 1020, 0, 0, 64}, 1, 1, 0},
+    {"mla_attend", conf_mla, {512, 64, 5, 5, 0, 0, 0, 16}, 1, 1, 0},
     {"mla_attend", conf_mla, {512, 64, 2, 5, 500, 1, 0, 16}, 1, 0, 0},
-    {"mla_attend", conf_mla, {64, 16, 8, 7, 90, 0, 0, 16}, 1, 0, 0},
+    {"mla_attend", conf_mla, {64, 16, 8, 7, 90, 0, 0, 16}, 1, 1, 0},
     {"mla_attend", conf_mla, {36, 10, 3, 4, 33, 1, 0, 5}, 1, 0, 0},
     {"mla_attend", conf_mla, {37, 6, 3, 4, 33, 0, 0, 5}, 1, 0, 0},
     {"mla_expand", conf_mla, {512, 64, 2, 9, 600, 0, 1, 64}, 1, 1, 0},
