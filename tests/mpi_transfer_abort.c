@@ -312,6 +312,39 @@ START_TEST(a_flipped_bit_costs_one_request)
 }
 END_TEST
 
+/* The aux record of another request, another life or another position is a fault, found without checksums. */
+static void wrong_aux(struct bench *b)
+{
+    int s = -1, ready = 0;
+    struct waiter w = {0, 0};
+    b->t->opt.verify = 0;
+    if (b->prefill) {
+        EXPECT(queue_all(b, 1, FIRST, &s) == ST_OK);
+        EXPECT(push_to_end(b, s) == ST_OK);
+    } else {
+        EXPECT(transfer_grant(b->t, 0, 1, FIRST, pages_of(FIRST)) == ST_OK);
+        while (!ready && transfer_ready(b->t, 0, &ready) == ST_OK && wait_pause(&w) == ST_OK) {}
+        EXPECT(state_admit(&b->st, tokens_of(FIRST), &s) == ST_OK);
+        struct layout_aux *a = (void *)(b->t->data + b->t->slot.entry[layout_find(&b->t->slot, COMP_AUX, 0, 0)].base), kept = *a;
+        for (int k = 0; k < 5; k++) {
+            if (k == 0) a->request++;
+            if (k == 1) a->generation++;
+            if (k == 2) a->state_position--; /* a token too few was absorbed */
+            if (k == 3) a->prompt_tokens += PAGE;
+            if (k == 4) memset(a, 0, sizeof *a); /* never written */
+            EXPECT(transfer_unpack(b->t, 0, &b->st, s, NULL) == ST_E_FAULT && strstr(err_last(), "aux"));
+            *a = kept;
+        }
+        EXPECT(state_release(&b->st, s) == ST_OK && dest_take(b, 0, FIRST) == ST_OK);
+    }
+}
+
+START_TEST(the_aux_of_another_request_is_a_fault)
+{
+    each_transport(wrong_aux, 0);
+}
+END_TEST
+
 void suite_fill(Suite *s)
 {
     TCase *tc = SUITE_CASE(s, "transfer abort", 100);
@@ -319,6 +352,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, an_abort_before_the_grant_and_after_the_end);
     SUITE_TEST(tc, late_words_of_an_aborted_life_say_nothing);
     SUITE_TEST(tc, a_destination_stops_on_its_own);
+    SUITE_TEST(tc, the_aux_of_another_request_is_a_fault);
     SUITE_TEST(tc, a_flipped_bit_costs_one_request);
 }
 

@@ -88,5 +88,5 @@ enum status draft_block(struct draft *d, struct target *t, struct state *s, cons
                    y + (int64_t)i * n * h, h);
     show(probe, "draft_y", d->c.n_layers, y, n_seq * n, h);
     TRY(target_head(t, y, n_seq * n));
-    return target_argmax(t, id);
+    return target_argmax_rows(t, id);
 }

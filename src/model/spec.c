@@ -1,5 +1,6 @@
 #include "model/spec.h"
 
+#include <string.h>
 #include <time.h>
 
 #include "base/buf.h"
@@ -25,6 +26,7 @@ struct spec {
     int32_t *argmax;             /* [cap_rows] */
     int32_t *decision;           /* [max_seqs][2] accepted, bonus: the message of rank 0 */
     int *n_commit;               /* [max_seqs] */
+    uint8_t *damaged;            /* [max_seqs] its draft is not made of numbers */
     float *logits;               /* host [cap_rows][vocab], only with the logits hook */
 };
 
@@ -87,8 +89,9 @@ static enum status new_arrays(struct spec *s)
     s->argmax = mem_alloc(rows, sizeof *s->argmax, "target tokens");
     s->decision = mem_alloc(2 * seqs, sizeof *s->decision, "decisions");
     s->n_commit = mem_alloc(seqs, sizeof *s->n_commit, "commits");
+    s->damaged = mem_alloc(seqs, 1, "damaged sequences");
     if (s->opt.logits) s->logits = mem_alloc(rows * (size_t)s->vocab, sizeof *s->logits, "logits rows");
-    int whole = s->b.seq && s->b.id && s->context && s->block && s->drafts && s->argmax && s->decision && s->n_commit &&
+    int whole = s->b.seq && s->b.id && s->context && s->block && s->drafts && s->argmax && s->decision && s->n_commit && s->damaged &&
                 (s->logits || !s->opt.logits);
     return whole ? ST_OK : ST_E_NOMEM;
 }
@@ -133,6 +136,7 @@ void spec_close(struct spec *s)
     mem_free(s->argmax);
     mem_free(s->decision);
     mem_free(s->n_commit);
+    mem_free(s->damaged);
     mem_free(s->logits);
     mem_free(s);
 }
@@ -162,7 +166,13 @@ static enum status propose(struct spec *s, struct spec_seq *const *q, int n)
     if (s->opt.source == SPEC_DRAFT) {
         for (int i = 0; i < n; i++)
             s->block[i] = (struct draft_seq){q[i]->slot, q[i]->pos, q[i]->out[q[i]->n_out - 1]};
-        return draft_block(s->d, s->t, s->s, s->block, n, s->opt.block, s->drafts, NULL);
+        TRY(draft_block(s->d, s->t, s->s, s->block, n, s->opt.block, s->drafts, NULL));
+        for (int i = 0; i < n * per; i++) { /* the row still takes part in the batch: any token will do */
+            if (s->drafts[i] >= 0) continue;
+            s->damaged[i / per] = 1;
+            s->drafts[i] = 0;
+        }
+        return ST_OK;
     }
     for (int i = 0; i < n; i++)
         for (int j = 0; j < per; j++) s->drafts[i * per + j] = invent(s, q[i], q[i]->n_out + j);
@@ -193,8 +203,9 @@ static enum status decide(struct spec *s, int n)
         for (int i = 0; i < n; i++) {
             const int32_t *top = s->argmax + i * rows;
             int a = accept_greedy(s->drafts + i * (rows - 1), top, rows - 1);
-            s->decision[2 * i] = a;
-            s->decision[2 * i + 1] = top[a];
+            int sound = top[a] >= 0 && !s->damaged[i];
+            s->decision[2 * i] = sound ? a : 0;
+            s->decision[2 * i + 1] = sound ? top[a] : -1;
         }
     return s->comm.bcast(s->comm.ctx, s->decision, 2 * (size_t)n * sizeof *s->decision);
 }
@@ -206,7 +217,7 @@ static enum status verify(struct spec *s, struct spec_seq *const *q, int n)
     TRY(target_forward(s->t, s->s, &s->b, &s->f, s->d ? &s->sink : NULL, NULL));
     if (s->d && s->n_stored != s->sink.n)
         return ERR(ST_E_INTERNAL, "spec: %d taps of %d arrived", s->n_stored, s->sink.n);
-    TRY(target_argmax(s->t, s->argmax));
+    TRY(target_argmax_rows(s->t, s->argmax));
     if (s->opt.logits) TRY(target_gather_logits(s->t, s->logits));
     return decide(s, n);
 }
@@ -252,6 +263,10 @@ static enum status commit(struct spec *s, struct spec_seq *const *q, int n)
 static void emit(struct spec *s, struct spec_seq *q, const int32_t *draft, int accepted, int32_t bonus)
 {
     int k = 0;
+    if (bonus < 0) { /* damaged state: nothing of this round counts, and nothing follows */
+        q->stop = STOP_FAILED;
+        return;
+    }
     while (k <= accepted && q->stop == STOP_NONE) {
         int32_t token = k < accepted ? draft[k] : bonus;
         q->out[q->n_out++] = token;
@@ -267,7 +282,7 @@ static void show_logits(const struct spec *s, struct spec_seq *const *q, int n)
 {
     if (!s->opt.logits || s->comm.rank != 0) return;
     for (int i = 0; i < n; i++)
-        for (int j = 0; j < s->n_commit[i]; j++)
+        for (int j = 0; j < s->n_commit[i] && s->decision[2 * i + 1] >= 0; j++)
             s->opt.logits(s->opt.logits_ctx, q[i]->request, q[i]->pos + j,
                           s->logits + (int64_t)(s->b.seq[i].row0 + j) * s->vocab, s->vocab);
 }
@@ -307,6 +322,7 @@ enum status spec_round(struct spec *s, struct spec_seq *const *q, int n, double 
     if (n == 0) return ST_OK;
     for (int i = 0; i < n; i++) TRY(check_running(s, q[i]));
     double t0 = now_s();
+    memset(s->damaged, 0, (size_t)n);
     if (s->d) TRY(propose(s, q, n));
     double t1 = now_s();
     TRY(verify(s, q, n));

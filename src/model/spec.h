@@ -52,7 +52,8 @@ void spec_close(struct spec *s);
 /* spec_start - a sequence whose prompt state is in its slot: sets pos, first token, and stop if that token already
  * ends it (EOS or max_new == 1). Local. */
 void spec_start(struct spec_seq *q, int32_t first_token, int eos);
-/* spec_round - one round for n >= 0 running sequences (n = 0: idle, does nothing). draft_s, verify_s, commit_s: seconds
+/* A sequence whose logits or drafts are not numbers stops with STOP_FAILED and gains no token; the others go on.
+ * spec_round - one round for n >= 0 running sequences (n = 0: idle, does nothing). draft_s, verify_s, commit_s: seconds
  * added, may be NULL. Collective on the TP group. */
 enum status spec_round(struct spec *s, struct spec_seq *const *q, int n, double *draft_s, double *verify_s,
                        double *commit_s);

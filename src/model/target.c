@@ -330,7 +330,7 @@ const float *target_logits(const struct target *t, int *n_p)
     return t->logits;
 }
 
-enum status target_argmax(struct target *t, int32_t *id)
+enum status target_argmax_rows(struct target *t, int32_t *id)
 {
     int n = t->n_logits, v = vocab_local(t);
     if (n == 0) return ST_OK;
@@ -339,9 +339,17 @@ enum status target_argmax(struct target *t, int32_t *id)
         if (id[i] >= 0) id[i] += t->shard.vocab.begin;
     TRY(t->comm.argmax(t->comm.ctx, t->arg_val, id, n));
     for (int i = 0; i < n; i++)
-        if (id[i] < 0 || isnan(t->arg_val[i]))
-            return ERR(ST_E_FAULT, "logits of row %d of %d are not numbers; the state or the weights are damaged", i,
-                       n);
+        if (isnan(t->arg_val[i])) id[i] = -1;
+    return ST_OK;
+}
+
+enum status target_argmax(struct target *t, int32_t *id)
+{
+    int n = t->n_logits;
+    TRY(target_argmax_rows(t, id));
+    for (int i = 0; i < n; i++)
+        if (id[i] < 0)
+            return ERR(ST_E_FAULT, "logits of row %d of %d are not numbers; the state or the weights are damaged", i, n);
     return ST_OK;
 }
 

@@ -74,6 +74,8 @@ const float *target_logits(const struct target *t, int *n_p);
 /* target_argmax - greedy token of every wanted row: host arrays id[n], gap NULL or [n] unused. ST_E_FAULT on NaN
  * logits naming the row. Collective on the TP group. */
 enum status target_argmax(struct target *t, int32_t *id);
+/* target_argmax_rows - the same, but a row of NaN gives id -1 and no error: other rows of the batch are sound. */
+enum status target_argmax_rows(struct target *t, int32_t *id);
 /* target_gather_logits - full rows y[n][vocab] on host; valid on TP rank 0. Collective. */
 enum status target_gather_logits(struct target *t, float *y);
 

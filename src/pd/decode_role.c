@@ -113,6 +113,7 @@ static enum status finish_ended(struct decoder *p)
         p->tokens += a->q.n_out;
         if (!p->leader) continue;
         a->f.end_s = world_now(p->w);
+        if (a->q.stop == STOP_FAILED && !a->f.error) a->f.error = "logits or drafts are not numbers: the state is damaged";
         TRY(p->sink->finished(p->sink->ctx, &a->f));
         TRY(scheduler_finished(p->sched, a->q.request));
     }

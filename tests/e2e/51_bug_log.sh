@@ -24,8 +24,8 @@ done
 job 4 l18 $common $pd --concurrency 1 --slots 1 && check "L18 one at a time" $X equal "$W/l1-dflash-single.h5" "$W/l18.h5"
 
 # L20: a transfer slower than the watchdog's time is no hang as long as pieces arrive
-job 4 l20 $common $pd --page 16 --chunk 16 --watchdog 2 --slots 1 --inject delay:1@120 &&
-    check "L20 slow but moving" $X equal "$W/l1-dflash-single.h5" "$W/l20.h5"
+job 4 l20 $common $pd --page 16 --chunk 16 --watchdog 2 --slots 1 --limit 1 --inject delay:1@50 &&
+    check "L20 slow but moving" $X within "$W/l1-dflash-single.h5" "$W/l20.h5"
 
 # L22: eight at once through two slots queue; L26c: their tokens are those of one at a time
 $X make "$W/many.h5" train
