@@ -96,7 +96,7 @@ bench: $(BENCHES)
 
 ## asan: whole suite under AddressSanitizer and UndefinedBehaviorSanitizer
 asan ubsan:
-	@$(MAKE) --no-print-directory BOOTSTRAP=0 VARIANT=asan OPT="-O1 -g -fno-omit-frame-pointer" \
+	@$(MAKE) --no-print-directory BOOTSTRAP=0 VARIANT=asan OPT="-O2 -g -fno-omit-frame-pointer" \
 	    SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined" build/asan/pdflash build-tests
 	@B=build/asan SANITIZE=1 tests/run.sh all
 
