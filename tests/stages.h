@@ -11,7 +11,7 @@
 struct stages_spec {
     int pp, with_draft;
     enum kv_dtype kv;
-    int rows;                 /* of the largest chunk */
+    int rows;                   /* of the largest chunk */
     int page, n_pages, n_slots; /* n_pages: of a request */
 };
 

@@ -1,5 +1,5 @@
-/* The segmented projection at K3's real width: six taps of 7168 over eight stages, random fc, against the one product of the
- * 43008 concatenated inputs. fc has 308 million weights, so they are made when needed, from their place. */
+/* The segmented projection at K3's real width: six taps of 7168 over eight stages, random fc, against the one product
+ * of the 43008 concatenated inputs. fc has 308 million weights, so they are made when needed, from their place. */
 #include "suite.h"
 
 #include <math.h>
@@ -13,15 +13,23 @@
 
 const char *const suite_name = "draft_width";
 
-enum { HIDDEN = 7168, TAPS = 6, WIDE = TAPS * HIDDEN, PP = 8, ROWS = 2, PART = 256 /* fc rows made at once */, EXACT = 24 };
+enum {
+    HIDDEN = 7168,
+    TAPS = 6,
+    WIDE = TAPS * HIDDEN,
+    PP = 8,
+    ROWS = 2,
+    PART = 256 /* fc rows made at once */,
+    EXACT = 24
+};
 
 #define OK(expr) ck_assert_int_eq((expr), ST_OK)
 
 static struct ops o;
 static struct config c;
 static struct draft_config d;
-static float *h;      /* [ROWS][WIDE] taps side by side */
-static uint16_t *w;   /* [PART][WIDE] */
+static float *h;    /* [ROWS][WIDE] taps side by side */
+static uint16_t *w; /* [PART][WIDE] */
 
 /* ---- weights ------------------------------------------------------------------------------------------- */
 
@@ -52,7 +60,10 @@ static void make(int row0, int n, int col0, int cols, uint16_t *to)
 
 static float bf16(uint16_t bits)
 {
-    union { uint32_t u; float f; } v = {.u = (uint32_t)bits << 16};
+    union {
+        uint32_t u;
+        float f;
+    } v = {.u = (uint32_t)bits << 16};
     return v.f;
 }
 
@@ -152,18 +163,22 @@ static void teardown(void)
     o.close(&o);
 }
 
-struct worst { double diff, over_bound, sum, ref; };
+struct worst {
+    double diff, over_bound, sum, ref;
+};
 
-/* outputs [row0, row0 + PART): two orders of adding WIDE products differ by at most 2 K u / (1 - K u) times the sum of their
- * magnitudes (u = 2^-24; K roundings on the way of any product: itself, WIDE additions, one a tap). Against the exact sum
- * each is off by half of that. In practice roundings cancel, so differences are of the order of the root of K. */
+/* outputs [row0, row0 + PART): two orders of adding WIDE products differ by at most 2 K u / (1 - K u) times the sum of
+ * their magnitudes (u = 2^-24; K roundings on the way of any product: itself, WIDE additions, one a tap). Against the
+ * exact sum each is off by half of that. In practice roundings cancel, so differences are of the order of the root of
+ * K. */
 static void compare(int row0, const float *acc, const float *y, struct worst *v)
 {
     const double k = WIDE + TAPS + 1, u = 0x1p-24, bound = 2 * k * u / (1 - k * u);
     double off = 0; /* from the exact sum, over its bound */
     for (int r = 0; r < ROWS; r++)
         for (int i = 0; i < PART; i++) {
-            double a = acc[r * HIDDEN + row0 + i], b = y[r * PART + i], most = bound * size_of(h + r * WIDE, w + (int64_t)i * WIDE);
+            double a = acc[r * HIDDEN + row0 + i], b = y[r * PART + i],
+                   most = bound * size_of(h + r * WIDE, w + (int64_t)i * WIDE);
             double diff = fabs(a - b);
             v->diff = fmax(v->diff, diff);
             v->over_bound = fmax(v->over_bound, diff / most);
@@ -173,14 +188,16 @@ static void compare(int row0, const float *acc, const float *y, struct worst *v)
             double e = exact(h + r * WIDE, w + (int64_t)i * WIDE);
             off = fmax(off, fmax(fabs(a - e), fabs(b - e)) / (most / 2));
         }
-    ck_assert_msg(v->over_bound <= 1, "outputs %d to %d: partials and product differ by %g of what two orders of adding may", row0,
+    ck_assert_msg(v->over_bound <= 1,
+                  "outputs %d to %d: partials and product differ by %g of what two orders of adding may", row0,
                   row0 + PART - 1, v->over_bound);
     ck_assert_msg(off <= 1, "an output is off the exact sum by %g of what it may", off);
 }
 
 START_TEST(partials_of_eight_stages_are_the_product_at_k3_width)
 {
-    float *acc = malloc((size_t)ROWS * HIDDEN * 4), *three = malloc((size_t)ROWS * HIDDEN * 4), *y = malloc((size_t)ROWS * PART * 4);
+    float *acc = malloc((size_t)ROWS * HIDDEN * 4), *three = malloc((size_t)ROWS * HIDDEN * 4),
+          *y = malloc((size_t)ROWS * PART * 4);
     struct worst v = {0, 0, 0, 0};
     segmented(acc, three);
     for (int row0 = 0; row0 < HIDDEN; row0 += PART) {
@@ -198,7 +215,8 @@ START_TEST(partials_of_eight_stages_are_the_product_at_k3_width)
         for (int r = 0; r < ROWS; r++) same &= memcmp(y + r * PART, acc + r * HIDDEN, PART * 4) == 0;
         ck_assert(!same);
     }
-    printf("7168 wide, 6 taps, 8 stages: partials and product differ by at most %.2g, mean relative error %.2g; %.2g of the bound\n",
+    printf("7168 wide, 6 taps, 8 stages: partials and product differ by at most %.2g, mean relative error %.2g; %.2g "
+           "of the bound\n",
            v.diff, v.sum / v.ref, v.over_bound);
     ck_assert(v.sum > 0 && v.sum / v.ref < 1e-5);
     free(acc);

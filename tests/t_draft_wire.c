@@ -1,5 +1,6 @@
-/* What the drafter sees, PD against one group: the projected context, the first block's logits and the acceptance, for the
- * sum of the stages' partials against the one product of the concatenated taps, with an FP32 and with a BF16 wire. */
+/* What the drafter sees, PD against one group: the projected context, the first block's logits and the acceptance, for
+ * the sum of the stages' partials against the one product of the concatenated taps, with an FP32 and with a BF16 wire.
+ */
 #include "suite.h"
 
 #include <math.h>
@@ -13,27 +14,38 @@
 
 const char *const suite_name = "draft_wire";
 
-enum { HIDDEN = 256, TAPS = 6, BLOCK = 16, DRAFTS = BLOCK - 1, VOCAB = 4096, PP = 8, ROWS = 192, PAGE = 16, PAGES = 15, MAX_NEW = 16,
-       EOS = 3842 };
+enum {
+    HIDDEN = 256,
+    TAPS = 6,
+    BLOCK = 16,
+    DRAFTS = BLOCK - 1,
+    VOCAB = 4096,
+    PP = 8,
+    ROWS = 192,
+    PAGE = 16,
+    PAGES = 15,
+    MAX_NEW = 16,
+    EOS = 3842
+};
 static const char *const names[] = {"train00", "train03", "test00"};
 enum { PROMPTS = sizeof names / sizeof names[0] };
 
-/* How the context of a prompt is made. CAT is the reference: fc as the checkpoint stores it, one sum over all inputs. ONCE
- * is what engines without a pipeline do in BF16: the same product, rounded once. SINGLE is `--single`, PD the eight stages
- * with the FP32 wire, WIRE the same with the accumulator rounded to BF16 at each hop. */
+/* How the context of a prompt is made. CAT is the reference: fc as the checkpoint stores it, one sum over all inputs.
+ * ONCE is what engines without a pipeline do in BF16: the same product, rounded once. SINGLE is `--single`, PD the
+ * eight stages with the FP32 wire, WIRE the same with the accumulator rounded to BF16 at each hop. */
 enum variant { CAT, ONCE, SINGLE, PD, WIRE, N_VARIANTS };
-static const char *const variant_name[N_VARIANTS] = {"one product", "one product, rounded once", "single", "8 stages, FP32 wire",
-                                                     "8 stages, BF16 wire"};
+static const char *const variant_name[N_VARIANTS] = {"one product", "one product, rounded once", "single",
+                                                     "8 stages, FP32 wire", "8 stages, BF16 wire"};
 
 struct prompt {
     int32_t *ids, first;
     int n;
-    float *acc[N_VARIANTS];   /* [n][HIDDEN] */
+    float *acc[N_VARIANTS];    /* [n][HIDDEN] */
     float *logits[N_VARIANTS]; /* [DRAFTS][VOCAB] of the first block */
     int32_t draft[N_VARIANTS][DRAFTS];
-    int slot[N_VARIANTS];     /* in the whole rig: everything decode needs */
-    float *size;              /* [n][HIDDEN] sum over inputs of |h w| */
-    float *drift;             /* [n][HIDDEN] bound on what the hops' roundings do */
+    int slot[N_VARIANTS]; /* in the whole rig: everything decode needs */
+    float *size;          /* [n][HIDDEN] sum over inputs of |h w| */
+    float *drift;         /* [n][HIDDEN] bound on what the hops' roundings do */
 };
 
 static struct rig whole;
@@ -50,13 +62,17 @@ static float *floats(int64_t n)
 
 /* ---- contexts ----------------------------------------------------------------------------------------- */
 
-struct taking { float *h; int rows; }; /* [rows][TAPS * HIDDEN], columns in the order of fc */
+struct taking {
+    float *h;
+    int rows;
+}; /* [rows][TAPS * HIDDEN], columns in the order of fc */
 
 static enum status take(void *ctx, int index, const float *h, int rows)
 {
     struct taking *t = ctx;
     ck_assert_int_eq(rows, t->rows);
-    for (int i = 0; i < rows; i++) memcpy(t->h + ((int64_t)i * TAPS + index) * HIDDEN, h + (int64_t)i * HIDDEN, HIDDEN * 4);
+    for (int i = 0; i < rows; i++)
+        memcpy(t->h + ((int64_t)i * TAPS + index) * HIDDEN, h + (int64_t)i * HIDDEN, HIDDEN * 4);
     return ST_OK;
 }
 
@@ -70,7 +86,10 @@ static const uint16_t *fc_weights(void)
 
 static float bf16(uint16_t bits)
 {
-    union { uint32_t u; float f; } v = {.u = (uint32_t)bits << 16};
+    union {
+        uint32_t u;
+        float f;
+    } v = {.u = (uint32_t)bits << 16};
     return v.f;
 }
 
@@ -147,7 +166,8 @@ static void pipeline(struct prompt *p, enum variant v)
         const struct layout_entry *x = &whole.s.layout.entry[e];
         for (int k = 0; x->comp == COMP_DRAFT && k * PAGE < p->n; k++)
             memcpy(state_item(&whole.s, COMP_DRAFT, x->layer, x->kv, state_pages(&whole.s, p->slot[v])[k]),
-                   state_item(&last->s, COMP_DRAFT, x->layer, x->kv, state_pages(&last->s, slot[PP - 1])[k]), (size_t)x->item_bytes);
+                   state_item(&last->s, COMP_DRAFT, x->layer, x->kv, state_pages(&last->s, slot[PP - 1])[k]),
+                   (size_t)x->item_bytes);
     }
     for (int i = 0; i < PP; i++) OK(state_release(&stage[i].s, slot[i]));
     flow_close(&stage[0].o, &f);
@@ -167,7 +187,8 @@ static void copy_target(const struct prompt *p, int to)
         int paged = x->comp == COMP_MLA, from = p->slot[SINGLE];
         for (int k = 0; x->comp != COMP_DRAFT && k * PAGE < (paged ? p->n : 1); k++)
             memcpy(state_item(&whole.s, x->comp, x->layer, 0, paged ? state_pages(&whole.s, to)[k] : to),
-                   state_item(&whole.s, x->comp, x->layer, 0, paged ? state_pages(&whole.s, from)[k] : from), (size_t)x->item_bytes);
+                   state_item(&whole.s, x->comp, x->layer, 0, paged ? state_pages(&whole.s, from)[k] : from),
+                   (size_t)x->item_bytes);
     }
 }
 
@@ -205,9 +226,15 @@ static void make_prompt(struct prompt *p, const struct h5 *f, const char *name)
 
 static void open_all(enum kv_dtype kv)
 {
-    struct rig_spec r = {.act = ACT_FP32, .kv = kv, .page = PAGE, .n_slots = PROMPTS * N_VARIANTS + 1, .max_tokens = PAGES * PAGE,
-                         .max_rows = ROWS, .absorbed = 0};
-    struct stages_spec s = {.pp = PP, .with_draft = 1, .kv = kv, .rows = ROWS, .page = PAGE, .n_pages = PAGES, .n_slots = 1};
+    struct rig_spec r = {.act = ACT_FP32,
+                         .kv = kv,
+                         .page = PAGE,
+                         .n_slots = PROMPTS * N_VARIANTS + 1,
+                         .max_tokens = PAGES * PAGE,
+                         .max_rows = ROWS,
+                         .absorbed = 0};
+    struct stages_spec s = {
+        .pp = PP, .with_draft = 1, .kv = kv, .rows = ROWS, .page = PAGE, .n_pages = PAGES, .n_slots = 1};
     struct h5 *f;
     rig_open(&whole, &r);
     stage = stages_open(&whole, &s);
@@ -239,7 +266,10 @@ static void close_all(void)
 
 /* ---- figures ------------------------------------------------------------------------------------------ */
 
-struct error { double most, sum, ref_most, ref_sum, square; int64_t n; };
+struct error {
+    double most, sum, ref_most, ref_sum, square;
+    int64_t n;
+};
 
 static void measure(struct error *e, const float *a, const float *ref, int64_t n)
 {
@@ -260,9 +290,9 @@ static double rms(const struct error *e)
     return sqrt(e->square / (double)e->n);
 }
 
-/* Errors of the FP32 sums. Any order of adding K products in FP32 is off by at most K u / (1 - K u) times the sum of their
- * magnitudes, u = 2^-24 (one rounding a product, one an addition); so two orders differ by twice that. K: all inputs, and
- * an addition a tap. */
+/* Errors of the FP32 sums. Any order of adding K products in FP32 is off by at most K u / (1 - K u) times the sum of
+ * their magnitudes, u = 2^-24 (one rounding a product, one an addition); so two orders differ by twice that. K: all
+ * inputs, and an addition a tap. */
 static double sum_bound(double size)
 {
     const double k = TAPS * HIDDEN + TAPS + 2, u = 0x1p-24;
@@ -275,7 +305,8 @@ static void check_sums(const struct prompt *p, double *worst_sum, double *worst_
     for (int64_t i = 0; i < (int64_t)p->n * HIDDEN; i++) {
         double d = fabs((double)p->acc[PD][i] - p->acc[CAT][i]);
         *worst_sum = fmax(*worst_sum, d / sum_bound(p->size[i]));
-        /* the additions of the taps are the same, from other values: their roundings differ by another 2 TAPS u of what passes */
+        /* the additions of the taps are the same, from other values: their roundings differ by another 2 TAPS u of what
+         * passes */
         d = fabs((double)p->acc[WIRE][i] - p->acc[PD][i]);
         *worst_wire = fmax(*worst_wire, d / (p->drift[i] * 1.001 + 4 * TAPS * 0x1p-24 * p->size[i]));
     }
@@ -299,7 +330,10 @@ static void chance_logits(struct prompt *p, enum variant v, float *logits)
     free(acc);
 }
 
-struct figures { struct error acc, logits, chance; int agree; };
+struct figures {
+    struct error acc, logits, chance;
+    int agree;
+};
 
 static void figures_of(enum variant v, struct figures *f)
 {
@@ -318,9 +352,11 @@ static void figures_of(enum variant v, struct figures *f)
 
 static void print_figures(const char *kv, enum variant v, const struct figures *f)
 {
-    printf("%s caches, %s: context error max %.2g mean %.2g, logits max %.2g mean %.2g (by chance %.2g), drafts %d of %d\n", kv,
-           variant_name[v], f->acc.most / f->acc.ref_most, f->acc.sum / f->acc.ref_sum, f->logits.most / f->logits.ref_most,
-           f->logits.sum / f->logits.ref_sum, f->chance.sum / f->chance.ref_sum, f->agree, PROMPTS * DRAFTS);
+    printf("%s caches, %s: context error max %.2g mean %.2g, logits max %.2g mean %.2g (by chance %.2g), drafts %d of "
+           "%d\n",
+           kv, variant_name[v], f->acc.most / f->acc.ref_most, f->acc.sum / f->acc.ref_sum,
+           f->logits.most / f->logits.ref_most, f->logits.sum / f->logits.ref_sum, f->chance.sum / f->chance.ref_sum,
+           f->agree, PROMPTS * DRAFTS);
 }
 
 /* ---- acceptance ---------------------------------------------------------------------------------------- */
@@ -335,7 +371,8 @@ static void accept_of(enum variant v, int *rounds_p, int *accepted_p)
     OK(spec_open(&whole.o, &whole.c, whole.t, whole.d, &whole.s, &whole.comm, &o, &s));
     *rounds_p = *accepted_p = 0;
     for (int i = 0; i < PROMPTS; i++) {
-        q[i] = (struct spec_seq){.request = i, .slot = prompt[i].slot[v], .prompt_tokens = prompt[i].n, .max_new = MAX_NEW};
+        q[i] = (struct spec_seq){
+            .request = i, .slot = prompt[i].slot[v], .prompt_tokens = prompt[i].n, .max_new = MAX_NEW};
         q[i].out = calloc(MAX_NEW, sizeof *q[i].out);
         q[i].round = calloc(MAX_NEW, sizeof *q[i].round);
         spec_start(&q[i], prompt[i].first, EOS);
@@ -360,17 +397,17 @@ static void accept_of(enum variant v, int *rounds_p, int *accepted_p)
 /* ---- tests --------------------------------------------------------------------------------------------- */
 
 /* Bounds of the logits: first order. A context error of elements e moves the logits by J e. If the signs of e have
- * nothing to do with J, the mean square of J e is the sum of J^2 e^2, which the same magnitudes with random signs give too.
- * Both are sums of tens of thousands of terms, so their roots agree within a few per cent; 2 leaves room for the BF16
- * caches, where small errors move some values by a whole unit and others not at all. An error that is not rounding noise
- * (a tap lost, swapped or added twice) fails check_sums by orders of magnitude long before. */
+ * nothing to do with J, the mean square of J e is the sum of J^2 e^2, which the same magnitudes with random signs give
+ * too. Both are sums of tens of thousands of terms, so their roots agree within a few per cent; 2 leaves room for the
+ * BF16 caches, where small errors move some values by a whole unit and others not at all. An error that is not rounding
+ * noise (a tap lost, swapped or added twice) fails check_sums by orders of magnitude long before. */
 static void judge(const char *kv, enum variant v, int least_agree, double *mean_p)
 {
     struct figures f;
     figures_of(v, &f);
     print_figures(kv, v, &f);
-    ck_assert_msg(rms(&f.logits) <= 2 * rms(&f.chance), "%s: logits are off by %g rms, the same errors by chance by %g", variant_name[v],
-                  rms(&f.logits), rms(&f.chance));
+    ck_assert_msg(rms(&f.logits) <= 2 * rms(&f.chance), "%s: logits are off by %g rms, the same errors by chance by %g",
+                  variant_name[v], rms(&f.logits), rms(&f.chance));
     ck_assert_int_ge(f.agree, least_agree);
     *mean_p = f.acc.sum / f.acc.ref_sum;
 }
@@ -388,9 +425,11 @@ START_TEST(pd_sees_the_context_of_one_group)
         ck_assert_mem_eq(p->acc[PD], p->acc[SINGLE], (size_t)p->n * HIDDEN * 4);
         ck_assert_mem_eq(p->logits[PD], p->logits[SINGLE], DRAFTS * VOCAB * 4);
         ck_assert(rig_same_state(&whole, p->slot[PD], &whole, p->slot[SINGLE], p->n, 1));
-        ck_assert(memcmp(p->acc[PD], p->acc[CAT], (size_t)p->n * HIDDEN * 4) != 0); /* another order of adding was compared */
+        ck_assert(memcmp(p->acc[PD], p->acc[CAT], (size_t)p->n * HIDDEN * 4) !=
+                  0); /* another order of adding was compared */
     }
-    printf("%s caches: largest difference over its bound: partials to product %.2g, BF16 to FP32 wire %.2g\n", name, sum, wire);
+    printf("%s caches: largest difference over its bound: partials to product %.2g, BF16 to FP32 wire %.2g\n", name,
+           sum, wire);
     judge(name, PD, PROMPTS * DRAFTS, &fp32);
     judge(name, ONCE, PROMPTS * DRAFTS * 9 / 10, &once);
     judge(name, WIRE, PROMPTS * DRAFTS * 9 / 10, &bf16_wire);
@@ -400,7 +439,8 @@ START_TEST(pd_sees_the_context_of_one_group)
     for (int v = 0; v < N_VARIANTS; v++) {
         if (v == SINGLE) continue; /* PD's bits */
         accept_of((enum variant)v, &rounds[v], &accepted[v]);
-        printf("%s caches, %s: accept length %.3f (%d rounds)\n", name, variant_name[v], 1 + (double)accepted[v] / rounds[v], rounds[v]);
+        printf("%s caches, %s: accept length %.3f (%d rounds)\n", name, variant_name[v],
+               1 + (double)accepted[v] / rounds[v], rounds[v]);
     }
     ck_assert_int_le(abs(rounds[PD] - rounds[CAT]), 1);
     ck_assert_int_le(abs(rounds[WIRE] - rounds[CAT]), rounds[CAT] / 10 + 1);

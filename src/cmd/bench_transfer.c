@@ -1,13 +1,13 @@
-/* bench transfer - how fast state moves: the transfer's own plan, window, puts, flushes and words, against a memcpy loop
- * over the same runs by the same processes in the same repetition.
+/* bench transfer - how fast state moves: the transfer's own plan, window, puts, flushes and words, against a memcpy
+ * loop over the same runs by the same processes in the same repetition.
  *
  * The state is that of a small model whose draft pages are as large as asked: P sources and D destinations, two layers,
  * K and V, heads of 128 BF16 values. Pages of the pool are scattered, so a put is one page.
  *   contiguous  as many heads as sources: a destination takes whole source pages
  *   head slice  as many heads as destinations: a destination takes one head out of D / P of a source page
- * A source that works in place puts from its pool; `packed` copies every run to the bounce buffer first, as for an arena on
- * a device, and its puts read what packing left in the caches. Destinations wait asleep meanwhile, and unpack P at a time.
- * All times are the slowest rank's. */
+ * A source that works in place puts from its pool; `packed` copies every run to the bounce buffer first, as for an
+ * arena on a device, and its puts read what packing left in the caches. Destinations wait asleep meanwhile, and unpack
+ * P at a time. All times are the slowest rank's. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,10 +31,12 @@ static const struct shape {
     const char *name;
     int sliced;
     enum page_order order;
-} shapes[] = {{"contiguous", 0, PAGE_HEAD_MAJOR}, {"head slice", 1, PAGE_HEAD_MAJOR}, {"head slice, token-major", 1, PAGE_TOKEN_MAJOR}};
+} shapes[] = {{"contiguous", 0, PAGE_HEAD_MAJOR},
+              {"head slice", 1, PAGE_HEAD_MAJOR},
+              {"head slice, token-major", 1, PAGE_TOKEN_MAJOR}};
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
 
-struct timed_ops { /* a backend whose reads of the arena are timed: that is the packing */
+struct timed_ops {  /* a backend whose reads of the arena are timed: that is the packing */
     struct ops ops; /* first: the transfer sees only this */
     struct ops *inner;
     double get_s;
@@ -46,10 +48,10 @@ struct bench {
     struct ops backend;
     struct timed_ops timed;
     int n_sizes, kib[MAX_SIZES];
-    int source;                 /* this rank is one */
+    int source; /* this rank is one */
     /* the case */
     const struct shape *shape;
-    int64_t page_bytes;         /* of one head */
+    int64_t page_bytes; /* of one head */
     int packed, n_pages;
     struct config c;
     struct draft_config d;
@@ -57,9 +59,9 @@ struct bench {
     struct state s;
     int slot;
     struct transfer *t;
-    struct plan_run *run;       /* every run of this source, dst counted over all destinations */
+    struct plan_run *run; /* every run of this source, dst counted over all destinations */
     int64_t n_runs, bytes, draft_bytes, draft_runs;
-    struct buf host, copy;      /* what memcpy reads when the arena is on a device; where it writes */
+    struct buf host, copy; /* what memcpy reads when the arena is on a device; where it writes */
     double leg[N_LEGS][BENCH_REPS_MAX];
 };
 
@@ -146,7 +148,7 @@ static enum status fill_arena(struct bench *b)
 struct listing {
     struct bench *b;
     enum comp comp;
-    int64_t slot0;  /* of the destination, in the copy */
+    int64_t slot0; /* of the destination, in the copy */
     int64_t room;
 };
 
@@ -293,8 +295,12 @@ static enum status put_leg(struct bench *b, int rep)
 static enum status source_rep(struct bench *b, uint32_t generation, int rep)
 {
     int tokens = b->n_pages * b->opt.plan.page;
-    struct layout_aux aux = {.request = generation, .generation = generation, .first_token = 1, .prompt_tokens = tokens,
-                             .state_position = tokens, .draft_rows = tokens};
+    struct layout_aux aux = {.request = generation,
+                             .generation = generation,
+                             .first_token = 1,
+                             .prompt_tokens = tokens,
+                             .state_position = tokens,
+                             .draft_rows = tokens};
     double t = MPI_Wtime();
     TRY(transfer_begin(b->t, 0, generation, (int)generation, b->slot, b->n_pages));
     TRY(transfer_pages(b->t, 0, 0, b->n_pages));
@@ -343,12 +349,13 @@ static enum status check_arrived(struct bench *b)
     for (int e = 0; e < b->s.layout.n; e++) {
         const struct layout_entry *x = &b->s.layout.entry[e];
         for (int i = 0; x->comp == COMP_DRAFT && i < b->n_pages && st == ST_OK; i++) {
-            o->get(o, item.p, state_item(&b->s, COMP_DRAFT, x->layer, x->kv, state_pages(&b->s, b->slot)[i]), (size_t)b->page_bytes);
+            o->get(o, item.p, state_item(&b->s, COMP_DRAFT, x->layer, x->kv, state_pages(&b->s, b->slot)[i]),
+                   (size_t)b->page_bytes);
             const unsigned char *p = item.p;
             for (int64_t k = 0; k < b->page_bytes && st == ST_OK; k++)
                 if (p[k] != want)
-                    st = ERR(ST_E_FAULT, "bench: draft layer %d page %d byte %lld is %d, source %d sent %d", x->layer, i,
-                             (long long)k, p[k], source, want);
+                    st = ERR(ST_E_FAULT, "bench: draft layer %d page %d byte %lld is %d, source %d sent %d", x->layer,
+                             i, (long long)k, p[k], source, want);
         }
     }
     buf_free(&item);
@@ -366,7 +373,8 @@ static enum status run_case(struct bench *b)
     }
     TRY(world_agree(&b->w, b->source ? ST_OK : check_arrived(b)));
     static double slowest[N_LEGS][BENCH_REPS_MAX];
-    TRY(mpi_check(MPI_Allreduce(b->leg, slowest, N_LEGS * BENCH_REPS_MAX, MPI_DOUBLE, MPI_MAX, b->w.all), "MPI_Allreduce"));
+    TRY(mpi_check(MPI_Allreduce(b->leg, slowest, N_LEGS * BENCH_REPS_MAX, MPI_DOUBLE, MPI_MAX, b->w.all),
+                  "MPI_Allreduce"));
     memcpy(b->leg, slowest, sizeof b->leg);
     return ST_OK;
 }
@@ -396,15 +404,16 @@ static double median_ratio(const double *above, const double *below, int n)
 }
 
 struct figures {
-    double bytes, put_bytes;                     /* of all sources a repetition; of a put of draft pages, mean */
-    double queue, put, copy, pack, unpack;       /* GB/s; pack 0: in place */
-    double ratio, cpu_ratio;                     /* cpu 0: packing cannot be taken out of it */
+    double bytes, put_bytes;               /* of all sources a repetition; of a put of draft pages, mean */
+    double queue, put, copy, pack, unpack; /* GB/s; pack 0: in place */
+    double ratio, cpu_ratio;               /* cpu 0: packing cannot be taken out of it */
 };
 
 static struct figures figures_of(const struct bench *b)
 {
     int n = b->o.reps, p = b->w.topo.n_prefill;
-    double all = (double)b->bytes * p, slots = (double)b->bytes / b->w.topo.n_decode * p * p; /* p destinations unpack at once */
+    double all = (double)b->bytes * p,
+           slots = (double)b->bytes / b->w.topo.n_decode * p * p; /* p destinations unpack at once */
     struct figures f = {.bytes = all, .put_bytes = (double)b->draft_bytes / (double)b->draft_runs};
     f.queue = all / median(b->leg[LEG_QUEUE], n) * 1e-9;
     f.put = all / median(b->leg[LEG_PUT], n) * 1e-9;
@@ -427,11 +436,12 @@ static void print_head(const struct bench *b)
                b->o.reps);
         return;
     }
-    printf("%d sources at once to %d destinations, %d MiB each; transport %s, window %s, osc %s; medians of %d\n", t->n_prefill,
-           t->n_decode, b->o.mib, via, win, transfer_osc(b->opt.transport), b->o.reps);
-    printf("GB/s of all sources together; ratio: put over memcpy by wall and by processor time; packing apart from the puts\n\n");
-    printf("%-24s %-8s %9s %9s %8s %8s %7s %7s %8s %8s %8s\n", "pages", "source", "page KiB", "put B", "put", "memcpy", "ratio",
-           "cpu", "queue", "pack", "unpack");
+    printf("%d sources at once to %d destinations, %d MiB each; transport %s, window %s, osc %s; medians of %d\n",
+           t->n_prefill, t->n_decode, b->o.mib, via, win, transfer_osc(b->opt.transport), b->o.reps);
+    printf("GB/s of all sources together; ratio: put over memcpy by wall and by processor time; packing apart from the "
+           "puts\n\n");
+    printf("%-24s %-8s %9s %9s %8s %8s %7s %7s %8s %8s %8s\n", "pages", "source", "page KiB", "put B", "put", "memcpy",
+           "ratio", "cpu", "queue", "pack", "unpack");
 }
 
 /* a figure, or `none` where there is none */
@@ -448,15 +458,17 @@ static void print_case(const struct bench *b, int first)
     const char *how = b->packed ? "packed" : "in place";
     char pack[16], cpu[16];
     if (b->o.json)
-        printf("%s\n {\"pages\": \"%s\", \"source\": \"%s\", \"page_bytes\": %lld, \"bytes\": %.0f, \"put_bytes\": %.1f, "
-               "\"put_gbps\": %.4f, \"memcpy_gbps\": %.4f, \"ratio\": %.4f, \"cpu_ratio\": %s, \"queue_gbps\": %.4f, "
-               "\"pack_gbps\": %s, \"unpack_gbps\": %.4f}",
-               first ? "" : ",", b->shape->name, how, (long long)b->page_bytes, f.bytes, f.put_bytes, f.put, f.copy, f.ratio,
-               figure(cpu, !b->packed, f.cpu_ratio, "null"), f.queue, figure(pack, b->packed, f.pack, "null"), f.unpack);
+        printf(
+            "%s\n {\"pages\": \"%s\", \"source\": \"%s\", \"page_bytes\": %lld, \"bytes\": %.0f, \"put_bytes\": %.1f, "
+            "\"put_gbps\": %.4f, \"memcpy_gbps\": %.4f, \"ratio\": %.4f, \"cpu_ratio\": %s, \"queue_gbps\": %.4f, "
+            "\"pack_gbps\": %s, \"unpack_gbps\": %.4f}",
+            first ? "" : ",", b->shape->name, how, (long long)b->page_bytes, f.bytes, f.put_bytes, f.put, f.copy,
+            f.ratio, figure(cpu, !b->packed, f.cpu_ratio, "null"), f.queue, figure(pack, b->packed, f.pack, "null"),
+            f.unpack);
     else
-        printf("%-24s %-8s %9.0f %9.0f %8.3f %8.3f %7.3f %7s %8.1f %8s %8.3f\n", b->shape->name, how, (double)b->page_bytes / 1024,
-               f.put_bytes, f.put, f.copy, f.ratio, figure(cpu, !b->packed, f.cpu_ratio, "-"), f.queue,
-               figure(pack, b->packed, f.pack, "-"), f.unpack);
+        printf("%-24s %-8s %9.0f %9.0f %8.3f %8.3f %7.3f %7s %8.1f %8s %8.3f\n", b->shape->name, how,
+               (double)b->page_bytes / 1024, f.put_bytes, f.put, f.copy, f.ratio,
+               figure(cpu, !b->packed, f.cpu_ratio, "-"), f.queue, figure(pack, b->packed, f.pack, "-"), f.unpack);
     fflush(stdout);
 }
 
@@ -469,10 +481,11 @@ static enum status parse_sizes(struct bench *b)
         char *end;
         long v = strtol(p, &end, 10);
         if (end == p || v < 1 || v > 65536 || (*end && *end != ',') || b->n_sizes == MAX_SIZES)
-            return ERR(ST_E_USAGE, "--sizes %s: up to %d numbers of KiB, 1 to 65536, with commas between", b->o.sizes, MAX_SIZES);
+            return ERR(ST_E_USAGE, "--sizes %s: up to %d numbers of KiB, 1 to 65536, with commas between", b->o.sizes,
+                       MAX_SIZES);
         if (v * 1024 * LAYERS * 2 > (int64_t)b->o.mib * 1048576)
-            return ERR(ST_E_USAGE, "--sizes %s: a page of %ld KiB for K and V of %d layers is more than --mib %d", b->o.sizes, v,
-                       LAYERS, b->o.mib);
+            return ERR(ST_E_USAGE, "--sizes %s: a page of %ld KiB for K and V of %d layers is more than --mib %d",
+                       b->o.sizes, v, LAYERS, b->o.mib);
         b->kib[b->n_sizes++] = (int)v;
         p = *end ? end + 1 : end;
     } while (*p);
@@ -484,9 +497,12 @@ static enum status make_topology(const struct bench *b, struct topology *t_p)
     struct group p, d;
     TRY(group_parse(b->o.prefill, "--prefill", &p));
     TRY(group_parse(b->o.decode, "--decode", &d));
-    if (p.pp != 1 || d.pp != 1) return ERR(ST_E_CONFIG, "bench transfer: pp %d and %d; the last stage alone sends, so pp is 1", p.pp, d.pp);
+    if (p.pp != 1 || d.pp != 1)
+        return ERR(ST_E_CONFIG, "bench transfer: pp %d and %d; the last stage alone sends, so pp is 1", p.pp, d.pp);
     if (d.tp % p.tp)
-        return ERR(ST_E_CONFIG, "bench transfer: --decode tp %d is no multiple of --prefill tp %d; sources must have equal work", d.tp, p.tp);
+        return ERR(ST_E_CONFIG,
+                   "bench transfer: --decode tp %d is no multiple of --prefill tp %d; sources must have equal work",
+                   d.tp, p.tp);
     p.ep = d.ep = 1;
     *t_p = (struct topology){.prefill = p, .decode = d, .n_prefill = p.tp, .n_decode = d.tp, .n_ranks = p.tp + d.tp};
     return ST_OK;
@@ -497,7 +513,8 @@ static enum status all_cases(struct bench *b)
     int leader = b->w.rank == 0, n = 0;
     if (leader) print_head(b);
     for (int s = 0; s < N_SHAPES; s++) {
-        if (shapes[s].sliced && b->w.topo.n_decode == b->w.topo.n_prefill) continue; /* one head each: nothing to slice */
+        if (shapes[s].sliced && b->w.topo.n_decode == b->w.topo.n_prefill)
+            continue; /* one head each: nothing to slice */
         for (int packed = b->o.device == DEVICE_CUDA; packed < 2; packed++)
             for (int i = 0; i < b->n_sizes; i++) {
                 b->shape = &shapes[s];

@@ -8,21 +8,21 @@
 /* One end of a span of one request. */
 struct edge {
     double at;
-    int32_t attempt;  /* attempts have clocks of their own */
+    int32_t attempt; /* attempts have clocks of their own */
     size_t row;
-    int compute;      /* +1 a compute span begins, -1 it ends, 0: a transfer */
-    int transfer;     /* likewise */
+    int compute;  /* +1 a compute span begins, -1 it ends, 0: a transfer */
+    int transfer; /* likewise */
 };
 
 struct sweep {
     const struct results *r;
     struct edge *edge;
     size_t n_edges;
-    int *busy;        /* [rows] compute spans of the row that are open */
-    size_t *moving;   /* rows whose transfer is open */
+    int *busy;      /* [rows] compute spans of the row that are open */
+    size_t *moving; /* rows whose transfer is open */
     size_t n_moving;
     int64_t computing; /* compute spans open, of all rows */
-    uint8_t *counted; /* [rows] its transfer has a part inside the window */
+    uint8_t *counted;  /* [rows] its transfer has a part inside the window */
 };
 
 static void add_span(struct sweep *s, size_t row, double from, double to, int transfer)
@@ -30,7 +30,11 @@ static void add_span(struct sweep *s, size_t row, double from, double to, int tr
     if (!isfinite(from) || !isfinite(to) || from >= to) return;
     int32_t attempt = s->r->row[row].attempt;
     for (int end = 0; end < 2; end++)
-        s->edge[s->n_edges++] = (struct edge){end ? to : from, attempt, row, transfer ? 0 : end ? -1 : 1, transfer ? (end ? -1 : 1) : 0};
+        s->edge[s->n_edges++] = (struct edge){end ? to : from, attempt, row,
+                                              transfer ? 0
+                                              : end    ? -1
+                                                       : 1,
+                                              transfer ? (end ? -1 : 1) : 0};
 }
 
 static int by_time(const void *x, const void *y)
