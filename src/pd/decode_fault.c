@@ -117,8 +117,8 @@ static int chosen(const struct run_inject *in, int request)
 static int64_t random_moment(const struct decoder *p, int request)
 {
     uint64_t seed = (uint64_t)p->r->inject.abort_seed, r = (uint64_t)request;
-    if (rng_u64(seed, r, 3) % 2) return -1 - (int64_t)(rng_u64(seed, r, 2) % 16);
-    return p->turns + 1 + (int64_t)(rng_u64(seed, r, 2) % (1u << rng_u64(seed, r, 1) % 8));
+    if (rng_u64(seed, r, 3) % 4 == 1) return -1 - (int64_t)(rng_u64(seed, r, 2) % 16);
+    return p->turns + 1 + (int64_t)(rng_u64(seed, r, 2) % (1u << rng_u64(seed, r, 1) % 7));
 }
 
 enum status decode_inject_open(struct decoder *p)
@@ -128,7 +128,7 @@ enum status decode_inject_open(struct decoder *p)
     p->abort_at = mem_alloc((size_t)p->r->prompts.n + 1, sizeof *p->abort_at, "injected aborts");
     if (!p->abort_at) return ST_E_NOMEM;
     for (int i = 0; i < p->r->prompts.n; i++) { /* some never leave the queue */
-        if (chosen(in, i) && rng_u64((uint64_t)in->abort_seed, (uint64_t)i, 3) % 5 == 0) p->abort_at[i] = 1;
+        if (chosen(in, i) && rng_u64((uint64_t)in->abort_seed, (uint64_t)i, 3) % 4 == 0) p->abort_at[i] = 1;
     }
     return ST_OK;
 }
