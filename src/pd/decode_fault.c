@@ -108,12 +108,17 @@ enum status decode_drop(struct decoder *p, const struct order *o)
 
 /* ---- injected faults ---------------------------------------------------------------------------------- */
 
-/* A moment of a request's life, from one tick to hundreds after its admission: ticks are short while the group waits
- * and long while it decodes. */
-static int64_t random_moment(const struct run_inject *in, int request)
+/* When a chosen request is to go: 1: while it is queued; more: at that tick; less than 0: when it has so many tokens. */
+static int chosen(const struct run_inject *in, int request)
 {
-    uint64_t seed = (uint64_t)in->abort_seed, r = (uint64_t)request;
-    return 1 + (int64_t)(rng_u64(seed, r, 2) % (1u << rng_u64(seed, r, 1) % 9));
+    return in->abort_percent > 0 && (int)(rng_u64((uint64_t)in->abort_seed, (uint64_t)request, 0) % 100) < in->abort_percent;
+}
+
+static int64_t random_moment(const struct decoder *p, int request)
+{
+    uint64_t seed = (uint64_t)p->r->inject.abort_seed, r = (uint64_t)request;
+    if (rng_u64(seed, r, 3) % 4 == 1) return -1 - (int64_t)(rng_u64(seed, r, 2) % 16);
+    return p->turns + 1 + (int64_t)(rng_u64(seed, r, 2) % (1u << rng_u64(seed, r, 1) % 7));
 }
 
 enum status decode_inject_open(struct decoder *p)
@@ -123,8 +128,7 @@ enum status decode_inject_open(struct decoder *p)
     p->abort_at = mem_alloc((size_t)p->r->prompts.n + 1, sizeof *p->abort_at, "injected aborts");
     if (!p->abort_at) return ST_E_NOMEM;
     for (int i = 0; i < p->r->prompts.n; i++) { /* some never leave the queue */
-        int chosen = in->abort_percent > 0 && (int)(rng_u64((uint64_t)in->abort_seed, (uint64_t)i, 0) % 100) < in->abort_percent;
-        if (chosen && rng_u64((uint64_t)in->abort_seed, (uint64_t)i, 3) % 5 == 0) p->abort_at[i] = 1;
+        if (chosen(in, i) && rng_u64((uint64_t)in->abort_seed, (uint64_t)i, 3) % 4 == 0) p->abort_at[i] = 1;
     }
     return ST_OK;
 }
@@ -134,8 +138,7 @@ void decode_inject_admitted(struct decoder *p, int request)
     const struct run_inject *in = &p->r->inject;
     if (!p->leader) return;
     if (request == in->abort_request && in->abort_tokens == 0) p->abort_at[request] = p->turns + in->abort_ticks;
-    if (in->abort_percent > 0 && (int)(rng_u64((uint64_t)in->abort_seed, (uint64_t)request, 0) % 100) < in->abort_percent)
-        p->abort_at[request] = p->turns + random_moment(in, request);
+    if (chosen(in, request)) p->abort_at[request] = random_moment(p, request);
 }
 
 enum status decode_inject_turn(struct decoder *p)
@@ -143,17 +146,19 @@ enum status decode_inject_turn(struct decoder *p)
     const struct run_inject *in = &p->r->inject;
     int aborts = in->abort_percent > 0 || in->abort_request >= 0;
     for (int i = 0; p->leader && aborts && i < p->r->prompts.n; i++) {
-        if (p->abort_at[i] == 0 || p->abort_at[i] > p->turns || (p->r->skip && p->r->skip[i])) continue;
+        if (p->abort_at[i] == 0 || (p->r->skip && p->r->skip[i])) continue;
+        const struct active *a = p->abort_at[i] < 0 ? decode_find(p, i) : NULL;
+        if (p->abort_at[i] < 0 ? !a || !a->running || a->q.n_out < -p->abort_at[i] : p->abort_at[i] > p->turns) continue;
         p->abort_at[i] = 0;
         TRY(scheduler_abort(p->sched, i, ABORT_ASKED));
     }
     struct active *asked = p->leader && in->abort_tokens > 0 ? decode_find(p, in->abort_request) : NULL;
     if (asked && asked->running && asked->q.n_out >= in->abort_tokens)
         TRY(scheduler_abort(p->sched, in->abort_request, ABORT_ASKED));
-    struct active *a = in->fail_stage == RUN_FAIL_DECODE ? decode_find(p, in->fail_request) : NULL;
-    if (!a || !a->running || a->q.n_out < 2) return ST_OK;
-    snprintf(a->why, sizeof a->why, "injected failure of the decode group");
-    a->f.error = a->why;
-    a->q.stop = STOP_FAILED; /* as after a fault in its round: it leaves the batch on all ranks */
+    struct active *fails = in->fail_stage == RUN_FAIL_DECODE ? decode_find(p, in->fail_request) : NULL;
+    if (!fails || !fails->running || fails->q.n_out < 2) return ST_OK;
+    snprintf(fails->why, sizeof fails->why, "injected failure of the decode group");
+    fails->f.error = fails->why;
+    fails->q.stop = STOP_FAILED; /* as after a fault in its round: it leaves the batch on all ranks */
     return ST_OK;
 }
