@@ -39,12 +39,13 @@ static float value(int k, int part, int i)
 }
 
 /* fill (compare 0) or count what is wrong: prefix, bank rows, accumulator of hand-off k */
-static int walk(struct flow *f, int k, int rows, int compare)
+static int walk(const struct ops *ops, struct flow *f, int k, int rows, int compare)
 {
     int bad = 0;
     for (int part = 0; part < 2 + f->n_bank; part++) {
         if (part == 1 && !f->has_acc) continue;
         float *p = part == 0 ? f->prefix : part == 1 ? f->acc : f->bank + (int64_t)(part - 2) * f->cap_rows * HIDDEN;
+        p = plain_host(ops, p);
         for (int i = 0; i < rows * HIDDEN; i++) {
             if (compare) bad += p[i] != value(k, part, i);
             else p[i] = value(k, part, i);
@@ -53,7 +54,7 @@ static int walk(struct flow *f, int k, int rows, int compare)
     return bad;
 }
 
-static enum status pass_all(struct stage_link *l, int stage, int last, const struct config *c, int *bad)
+static enum status pass_all(const struct ops *ops, struct stage_link *l, int stage, int last, const struct config *c, int *bad)
 {
     for (int k = 0; k < ORDERS; k++) {
         struct order o = chunk(k);
@@ -62,12 +63,12 @@ static enum status pass_all(struct stage_link *l, int stage, int last, const str
         TRY(stage_flow(l, &f, NULL, NULL));
         if (stage > 0) {
             TRY(stage_receive(l, &o, f, &h, NULL, NULL));
-            *bad += walk(f, k, o.n, 1) || h.first_chunk_s != k * 0.5;
+            *bad += walk(ops, f, k, o.n, 1) || h.first_chunk_s != k * 0.5;
             *bad += f->n_bank != k % (split_bank_rows(c->res_block, c->n_layers) + 1) || f->has_acc != k % 2;
         } else {
             f->n_bank = k % (split_bank_rows(c->res_block, c->n_layers) + 1);
             f->has_acc = k % 2;
-            walk(f, k, o.n, 0);
+            walk(ops, f, k, o.n, 0);
         }
         usleep((useconds_t)(rng_u64(9, (uint64_t)stage, (uint64_t)k) % 2000));
         TRY(stage_send(l, &o, f, o.n, h.first_chunk_s));
@@ -80,13 +81,13 @@ START_TEST(every_value_of_every_batch_arrives)
 {
     MPI_Comm pp;
     struct config c = model_of();
-    struct ops o = plain_ops(PLACE_HOST);
+    struct ops o = plain_ops(_i ? PLACE_DEVICE : PLACE_HOST);
     struct stage_link *l;
     int bad = 0, last = suite_rank() == suite_size() - 1;
     MPI_Comm_dup(MPI_COMM_WORLD, &pp);
     wait_limit(40, NULL, NULL);
     int ok = stage_open(pp, &o, &c, ROWS, 2, &l) == ST_OK;
-    ok = ok && pass_all(l, suite_rank(), last, &c, &bad) == ST_OK && bad == 0;
+    ok = ok && pass_all(&o, l, suite_rank(), last, &c, &bad) == ST_OK && bad == 0;
     ck_assert(suite_all(ok));
     stage_close(l);
     wait_limit(0, NULL, NULL);
@@ -133,7 +134,7 @@ END_TEST
 void suite_fill(Suite *s)
 {
     TCase *tc = SUITE_CASE(s, "stage", 100);
-    SUITE_TEST(tc, every_value_of_every_batch_arrives);
+    tcase_add_loop_test(tc, every_value_of_every_batch_arrives, 0, 2); /* flows in host and in device memory */
     SUITE_TEST(tc, a_hand_off_of_another_batch_is_refused);
 }
 

@@ -143,19 +143,19 @@ static void play(uint64_t seed, int single, int drain_at)
 
 START_TEST(random_runs_keep_the_log_sound)
 {
-    for (uint64_t seed = 0; seed < (uint64_t)suite_some(3000, 100); seed++) play(seed, 0, -1);
+    for (uint64_t seed = 0; seed < (uint64_t)suite_some(1000, 100); seed++) play(seed, 0, -1);
 }
 END_TEST
 
 START_TEST(single_mode_runs_too)
 {
-    for (uint64_t seed = 0; seed < (uint64_t)suite_some(1000, 50); seed++) play(seed, 1, -1);
+    for (uint64_t seed = 0; seed < (uint64_t)suite_some(500, 50); seed++) play(seed, 1, -1);
 }
 END_TEST
 
 START_TEST(draining_ends_what_is_in_flight_and_admits_no_more)
 {
-    for (uint64_t seed = 0; seed < (uint64_t)suite_some(1500, 50); seed++) play(seed, (int)(seed % 2), (int)(seed % 23));
+    for (uint64_t seed = 0; seed < (uint64_t)suite_some(750, 50); seed++) play(seed, (int)(seed % 2), (int)(seed % 23));
 }
 END_TEST
 

@@ -1,5 +1,6 @@
 #include "pd/stage.h"
 
+#include <stdint.h>
 #include <string.h>
 
 #include "pd/wait.h"
@@ -10,6 +11,7 @@ enum { TAG_HEADER = 1, TAG_PREFIX = 2, TAG_BANK = 3, TAG_ACC = 4, MAX_BANK = 64 
 
 struct lane { /* one flow and the messages that still read it */
     struct flow flow;
+    float *mirror;       /* device flows: what MPI reads and writes, host, laid out as flow.mem; else NULL */
     struct stage_header head;
     MPI_Request req[3 + MAX_BANK];
     int n_req;
@@ -23,6 +25,14 @@ struct stage_link {
     struct lane *lane;
     struct stage_counts count;
 };
+
+static enum status lane_open(const struct stage_link *l, const struct config *c, int cap_rows, struct lane *a)
+{
+    TRY(flow_open(l->o, c, cap_rows, &a->flow));
+    if (a->flow.mem.place != PLACE_DEVICE || l->n_stages == 1) return ST_OK;
+    a->mirror = mem_alloc(a->flow.mem.bytes, 1, "host copy of a hand-off");
+    return a->mirror ? ST_OK : ST_E_NOMEM;
+}
 
 enum status stage_open(MPI_Comm pp, struct ops *o, const struct config *c, int cap_rows, int depth,
                        struct stage_link **l_p)
@@ -49,7 +59,7 @@ enum status stage_open(MPI_Comm pp, struct ops *o, const struct config *c, int c
         st = ST_E_NOMEM;
         goto fail;
     }
-    for (int i = 0; i < depth; i++) TRY_GO(st, flow_open(o, c, cap_rows, &l->lane[i].flow), fail);
+    for (int i = 0; i < depth; i++) TRY_GO(st, lane_open(l, c, cap_rows, &l->lane[i]), fail);
     *l_p = l;
     return ST_OK;
 fail:
@@ -60,7 +70,10 @@ fail:
 void stage_close(struct stage_link *l)
 {
     if (!l) return;
-    for (int i = 0; l->lane && i < l->depth; i++) flow_close(l->o, &l->lane[i].flow);
+    for (int i = 0; l->lane && i < l->depth; i++) {
+        flow_close(l->o, &l->lane[i].flow);
+        mem_free(l->lane[i].mirror);
+    }
     mem_free(l->lane);
     mem_free(l);
 }
@@ -114,14 +127,30 @@ static int parts(const struct stage_link *l, const struct flow *f, int n_bank, i
     return n;
 }
 
+static struct lane *lane_of(const struct stage_link *l, const struct flow *f)
+{
+    for (int i = 0; i < l->depth; i++)
+        if (&l->lane[i].flow == f) return &l->lane[i];
+    return NULL;
+}
+
+/* where MPI finds a part: the part itself, or its place in the host copy */
+static float *wire(const struct lane *a, float *part)
+{
+    if (!a->mirror) return part;
+    return (float *)((char *)a->mirror + ((uintptr_t)part - (uintptr_t)a->flow.mem.p));
+}
+
 enum status stage_receive(struct stage_link *l, const struct order *o, struct flow *f, struct stage_header *h_p,
                           enum status (*idle)(void *), void *ctx)
 {
     struct stage_header h;
+    struct lane *a = lane_of(l, f);
     MPI_Request req[3 + MAX_BANK];
     float *part[3 + MAX_BANK];
     int tag[3 + MAX_BANK], from = l->stage - 1;
     double t = MPI_Wtime();
+    if (!a) return ERR(ST_E_INTERNAL, "stage %d: hand-off into a flow of somebody else", l->stage);
     TRY(mpi_check(MPI_Irecv(&h, sizeof h, MPI_BYTE, from, TAG_HEADER, l->pp, &req[0]), "MPI_Irecv"));
     TRY(wait_all(req, 1, idle, ctx));
     TRY(check_header(l, o, &h));
@@ -130,9 +159,10 @@ enum status stage_receive(struct stage_link *l, const struct order *o, struct fl
     if (h.rows > f->cap_rows || values > INT32_MAX)
         return ERR(ST_E_FAULT, "stage %d: %d rows in the hand-off, room for %d", l->stage, h.rows, f->cap_rows);
     for (int i = 0; i < n; i++)
-        TRY(mpi_check(MPI_Irecv(part[i], (int)values, MPI_FLOAT, from, tag[i], l->pp, &req[i]), "MPI_Irecv"));
+        TRY(mpi_check(MPI_Irecv(wire(a, part[i]), (int)values, MPI_FLOAT, from, tag[i], l->pp, &req[i]), "MPI_Irecv"));
     TRY(wait_all(req, n, idle, ctx));
     l->count.wait_s += MPI_Wtime() - t;
+    for (int i = 0; a->mirror && i < n; i++) l->o->put(l->o, part[i], wire(a, part[i]), (size_t)values * sizeof(float));
     f->n_bank = h.n_bank;
     f->has_acc = h.has_acc;
     *h_p = h;
@@ -142,9 +172,7 @@ enum status stage_receive(struct stage_link *l, const struct order *o, struct fl
 enum status stage_send(struct stage_link *l, const struct order *o, struct flow *f, int rows, double first_chunk_s)
 {
     if (l->stage == l->n_stages - 1) return ST_OK;
-    struct lane *a = NULL;
-    for (int i = 0; i < l->depth; i++)
-        if (&l->lane[i].flow == f) a = &l->lane[i];
+    struct lane *a = lane_of(l, f);
     if (!a || a->n_req) return ERR(ST_E_INTERNAL, "stage %d: flow is not free to be sent", l->stage);
     float *part[3 + MAX_BANK];
     int tag[3 + MAX_BANK], to = l->stage + 1;
@@ -152,8 +180,11 @@ enum status stage_send(struct stage_link *l, const struct order *o, struct flow 
     a->head = (struct stage_header){o->seq, o->request, o->pos0, rows, f->n_bank, f->has_acc, l->hidden, first_chunk_s};
     TRY(mpi_check(MPI_Isend(&a->head, sizeof a->head, MPI_BYTE, to, TAG_HEADER, l->pp, &a->req[0]), "MPI_Isend"));
     int n = parts(l, f, f->n_bank, f->has_acc, part, tag);
-    for (int i = 0; i < n; i++)
-        TRY(mpi_check(MPI_Isend(part[i], (int)values, MPI_FLOAT, to, tag[i], l->pp, &a->req[i + 1]), "MPI_Isend"));
+    for (int i = 0; i < n; i++) {
+        float *from = wire(a, part[i]);
+        if (a->mirror) l->o->get(l->o, from, part[i], (size_t)values * sizeof(float));
+        TRY(mpi_check(MPI_Isend(from, (int)values, MPI_FLOAT, to, tag[i], l->pp, &a->req[i + 1]), "MPI_Isend"));
+    }
     a->n_req = n + 1;
     l->count.messages += (uint64_t)n + 1;
     l->count.bytes += sizeof a->head + (uint64_t)n * (uint64_t)values * sizeof(float);

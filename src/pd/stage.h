@@ -4,6 +4,7 @@
  * receiver checks sequence number, request, position and token count against the order it is executing before it
  * touches the payload. Sends are asynchronous from one of `depth` flows, so a stage computes the next chunk while the
  * last one is on its way; a flow is reused only after its send completed.
+ * Flows in device memory cross through host copies, one per flow, made at stage_open.
  * Point to point on the pp communicator (rank = stage). Source: pd-systems 3.5. */
 #ifndef PDFLASH_PD_STAGE_H
 #define PDFLASH_PD_STAGE_H
