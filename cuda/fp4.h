@@ -32,8 +32,8 @@ static __device__ __forceinline__ uint32_t fp4_pack(const uint8_t *b)
 
 static __device__ __forceinline__ uint32_t fp4_times(uint32_t pair, uint32_t by)
 {
-    uint32_t r;
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(pair), "r"(by));
+    uint32_t r; /* a product plus -0: sm_80 has no plain one */
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(pair), "r"(by), "r"(0x80008000u));
     return r;
 }
 

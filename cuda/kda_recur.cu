@@ -222,11 +222,3 @@ void cuda_kda_recur_seqs(struct ops *o, const float *qkv, const float *g, int64_
     if (rows < 1) return;
     recur_launch(o, recur{qkv, g, beta, ldg, ldb, ldo, NULL, out, write, 0, heads, d, s}, n_seq);
 }
-
-/* The recurrence itself: exact within rounding, so it meets the contract of the chunked form. */
-void cuda_kda_chunk(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb,
-                    float *state, int t, int heads, int d, int chunk, float *out, int64_t ldo)
-{
-    (void)chunk;
-    cuda_kda_recur(o, qkv, g, ldg, beta, ldb, state, 1, t, heads, d, out, ldo);
-}

@@ -67,21 +67,32 @@ static __global__ void __launch_bounds__(AT_BLOCK) absorbed_kernel(struct mla_ab
     }
 }
 
-/* parts of a lane in order */
-static __global__ void merge_kernel(struct mla_absorbed a)
+/* parts of a lane in order: their weights first, then every column */
+static __global__ void __launch_bounds__(128) merge_kernel(struct mla_absorbed a)
 {
+    extern __shared__ float4 mem4[]; /* weights [splits], then sums [splits]; in whole float4s, as they are read */
+    float *weight = (float *)mem4;
     const struct cu_seq s = cu_seq_at(a.seqs, blockIdx.z);
     int row = blockIdx.y, h = blockIdx.x;
     if (row >= s.n_rows) return;
     int n = (s.pos0 + row) / MLA_SPLIT + 1;
-    const float *p = mla_part(a, blockIdx.z, (int64_t)row * a.heads + h, 0);
+    const float *__restrict__ p = mla_part(a, blockIdx.z, (int64_t)row * a.heads + h, 0);
     const int64_t ld = a.rank + 2;
-    float top = -INFINITY, sum = 0;
-    for (int i = 0; i < n; i++) top = fmaxf(top, p[i * ld + a.rank]);
-    for (int i = 0; i < n; i++) sum += expf(p[i * ld + a.rank] - top) * p[i * ld + a.rank + 1];
+    float *part = weight + (a.splits + 3) / 4 * 4, top = -INFINITY, sum = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        weight[i] = p[i * ld + a.rank];
+        part[i] = p[i * ld + a.rank + 1];
+    }
+    __syncthreads();
+    for (int i = 0; i < n; i++) top = fmaxf(top, weight[i]);
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += blockDim.x) weight[i] = expf(weight[i] - top);
+    __syncthreads();
+    for (int i = 0; i < n; i++) sum += weight[i] * part[i];
     for (int c = threadIdx.x; c < a.rank; c += blockDim.x) {
         float z = 0;
-        for (int i = 0; i < n; i++) z += expf(p[i * ld + a.rank] - top) * p[i * ld + c];
+#pragma unroll 8
+        for (int i = 0; i < n; i++) z += weight[i] * p[i * ld + c];
         a.z[(s.row0 + row) * a.ldz + (int64_t)h * a.rank + c] = z / sum;
     }
 }
@@ -99,7 +110,7 @@ static void absorbed_launch(struct ops *o, struct mla_absorbed *a, const struct 
         absorbed_kernel<<<grid, AT_BLOCK, bytes, st>>>(*a, at_pages_of(cache, a->width));
         CU_LAUNCHED("mla_attend");
     }
-    merge_kernel<<<dim3((unsigned)a->heads, (unsigned)a->rows, (unsigned)n), 128, 0, st>>>(*a);
+    merge_kernel<<<dim3((unsigned)a->heads, (unsigned)a->rows, (unsigned)n), 128, 2 * cu_up((size_t)splits, 4) * sizeof(float), st>>>(*a);
     CU_LAUNCHED("mla_attend merge");
 }
 
@@ -198,32 +209,61 @@ static __global__ void __launch_bounds__(AT_BLOCK) expanded_kernel(struct expand
         }
 }
 
+/* FP32 rows of n to BF16 */
+static __global__ void narrow_kernel(const float4 *x, uint2 *y, int64_t n4)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n4) return;
+    float4 v = x[i];
+    __nv_bfloat162 lo = __floats2bfloat162_rn(v.x, v.y), hi = __floats2bfloat162_rn(v.z, v.w);
+    y[i] = make_uint2(*(uint32_t *)&lo, *(uint32_t *)&hi);
+}
+
+/* keys and values of a sequence, EXPAND positions at a time: to kv (FP32), or to narrow where that is not NULL */
+static void expand(struct ops *o, const struct at_pages &c, const struct cu_seq *s, int end, const struct mat *wkv, int rank,
+                   float *latent, float *kv, __nv_bfloat16 *narrow)
+{
+    cudaStream_t st = cu_impl(o)->stream;
+    for (int p = 0; p < end; p += EXPAND) {
+        int n = end - p < EXPAND ? end - p : (int)EXPAND;
+        float *to = narrow ? kv : kv + (int64_t)p * wkv->n;
+        gather_kernel<<<n, 128, 0, st>>>(c, s, p, rank, latent);
+        CU_LAUNCHED("gather latent rows");
+        cuda_linear(o, wkv, latent, rank, n, to, wkv->n);
+        if (!narrow) continue;
+        int64_t n4 = (int64_t)n * wkv->n / 4;
+        narrow_kernel<<<cu_parts(n4, 256), 256, 0, st>>>((const float4 *)to, (uint2 *)(narrow + (int64_t)p * wkv->n), n4);
+        CU_LAUNCHED("narrow keys and values");
+    }
+}
+
 void cuda_mla_attend_expanded(struct ops *o, const float *q, int64_t ldq, const struct paged *cache, int rank, int rope,
                               int nope, int v_dim, const struct mat *wkv, float scale, int heads,
                               const struct seq_rows *seq, int n_seq, float *out, int64_t ldo)
 {
-    cudaStream_t st = cu_impl(o)->stream;
     size_t bytes = at_bytes(nope + rope, v_dim, 0);
+    const int fast = mla_prefill_fits(o, cache, rope, nope, v_dim);
     if (v_dim > AT_DV) {
         log_error("mla_attend_expanded: value size %d is above %d", v_dim, (int)AT_DV);
         abort();
     }
-    CU(cudaFuncSetAttribute(expanded_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
     for (int i = 0; i < n_seq; i++) {
         if (seq[i].n_rows < 1) continue;
         int rows, end = seq[i].pos0 + seq[i].n_rows;
         struct at_pages c = at_pages_of(cache, rank + rope);
         const struct cu_seq *s = cu_seqs(o, &seq[i], 1, cache->page, 0, &rows);
-        float *latent = (float *)cu_scratch_more(o, ((size_t)EXPAND * rank + (size_t)end * wkv->n) * sizeof(float));
-        float *kv = latent + (size_t)EXPAND * rank;
-        for (int p = 0; p < end; p += EXPAND) {
-            int n = end - p < EXPAND ? end - p : (int)EXPAND;
-            gather_kernel<<<n, 128, 0, st>>>(c, s, p, rank, latent);
-            CU_LAUNCHED("gather latent rows");
-            cuda_linear(o, wkv, latent, rank, n, kv + (int64_t)p * wkv->n, wkv->n);
+        size_t head = cu_up((size_t)EXPAND * rank * 4, 256), tile = cu_up((size_t)EXPAND * wkv->n * 4, 256);
+        char *mem = (char *)cu_scratch_more(o, head + (fast ? tile + (size_t)end * wkv->n * 2 : (size_t)end * wkv->n * 4));
+        __nv_bfloat16 *narrow = fast ? (__nv_bfloat16 *)(mem + head + tile) : NULL;
+        expand(o, c, s, end, wkv, rank, (float *)mem, (float *)(mem + head), narrow);
+        if (fast) {
+            mla_prefill(o, {q, ldq, ldo, wkv->n, (const char *)cache->base, cache->stride, cache->page, rank, rank + rope, heads, nope,
+                            v_dim, rows, scale, s, narrow, out});
+            continue;
         }
-        struct expanded a = {q, ldq, ldo, {c, kv, wkv->n, 0, nope, v_dim, rank, rope}, scale, s, out};
-        expanded_kernel<<<dim3((unsigned)cu_parts(rows, AT_LANES), (unsigned)heads), AT_BLOCK, bytes, st>>>(a);
+        struct expanded a = {q, ldq, ldo, {c, (float *)(mem + head), wkv->n, 0, nope, v_dim, rank, rope}, scale, s, out};
+        CU(cudaFuncSetAttribute(expanded_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+        expanded_kernel<<<dim3((unsigned)cu_parts(rows, AT_LANES), (unsigned)heads), AT_BLOCK, bytes, cu_impl(o)->stream>>>(a);
         CU_LAUNCHED("mla_attend_expanded");
     }
 }

@@ -6,30 +6,9 @@
  * share the work: every sum is formed the same way, so a lane's bits do not depend on it, nor on the other lanes. */
 #include "cuda.h"
 #include "mla.h"
+#include "mma.h"
 
 enum { KEYS = 32 };
-
-static __device__ __forceinline__ void ldmatrix4(uint32_t *r, const void *p)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(cu_shared(p)));
-}
-
-static __device__ __forceinline__ void ldmatrix2(uint32_t *r, const void *p)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(cu_shared(p)));
-}
-
-static __device__ __forceinline__ void ldmatrix2_trans(uint32_t *r, const void *p)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(cu_shared(p)));
-}
-
-static __device__ __forceinline__ void ldmatrix4_trans(uint32_t *r, const void *p)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(cu_shared(p)));
-}
 
 template <int RANK, int ROPE, int MT, int STAGES> struct fast {
     static constexpr int W = RANK + ROPE, LD = W + 8, LANES = 16 * MT, SLD = KEYS + 4, PLD = KEYS + 8;
@@ -44,8 +23,13 @@ static __device__ __forceinline__ void fetch(__nv_bfloat16 (*to)[LD], const stru
     constexpr int CHUNKS = W / 8, ROWS = KEYS / WARPS;
     const int r0 = threadIdx.x / 32 * ROWS, lane = threadIdx.x & 31;
     const char *from[ROWS];
+    if (a.page % KEYS == 0) { /* the tile lies in one page */
+        from[0] = cu_row(a.base, a.stride, a.page, &s, pos, 0, W, 2);
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) from[r] = cu_row(a.base, a.stride, a.page, &s, pos + r0 + r < end ? pos + r0 + r : end - 1, 0, W, 2);
+        for (int r = ROWS - 1; r >= 0; r--) from[r] = from[0] + (r0 + r) * W * 2;
+    } else
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) from[r] = cu_row(a.base, a.stride, a.page, &s, pos + r0 + r < end ? pos + r0 + r : end - 1, 0, W, 2);
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
 #pragma unroll

@@ -1,7 +1,7 @@
 /* Routed experts. A pair is a row and one of its local experts. One small kernel groups the pairs by expert and cuts each
  * group into tiles of rows; then up with SiTU for all tiles, down for all tiles, and each row adds its experts' shares in
  * the order of idx. Weights stay at 4 bit until they are in registers. A block's four warps each take a quarter of the
- * inputs; the quarters are added in order. Nothing depends on which rows share a tile, so neither do the bits. */
+ * inputs and the quarters are added in order, or, where sums are short, each its own outputs. Nothing depends on which rows share a tile, so neither do the bits. */
 #include "cuda.h"
 #include "fp4.h"
 
@@ -77,6 +77,7 @@ static __global__ void __launch_bounds__(GROUP_BLOCK) group_kernel(struct groups
                                                                    int n_local, int per_tile)
 {
     extern __shared__ int count[]; /* [n_local], then starts */
+    __shared__ int2 sums[32];
     int *start = count + n_local, n = t * k;
     for (int i = threadIdx.x; i < n_local; i += blockDim.x) count[i] = 0;
     __syncthreads();
@@ -85,25 +86,38 @@ static __global__ void __launch_bounds__(GROUP_BLOCK) group_kernel(struct groups
         if (e >= 0 && e < n_local) atomicAdd(&count[e], 1);
     }
     __syncthreads();
-    if (threadIdx.x < 32) {
-        int pairs = 0, tiles = 0, lane = threadIdx.x;
-        for (int i0 = 0; i0 < n_local; i0 += 32) {
-            int i = i0 + lane, c = i < n_local ? count[i] : 0, m = (c + per_tile - 1) / per_tile, a = c, b = m;
-            for (int d = 1; d < 32; d <<= 1) {
-                int u = __shfl_up_sync(0xffffffffu, a, d), v = __shfl_up_sync(0xffffffffu, b, d);
-                if (lane >= d) {
-                    a += u;
-                    b += v;
-                }
+    int pairs = 0, tiles = 0, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    for (int i0 = 0; i0 < n_local; i0 += GROUP_BLOCK) { /* running sums of counts and of tiles */
+        int i = i0 + threadIdx.x, c = i < n_local ? count[i] : 0, m = (c + per_tile - 1) / per_tile, a = c, b = m;
+        for (int d = 1; d < 32; d <<= 1) {
+            int u = __shfl_up_sync(0xffffffffu, a, d), v = __shfl_up_sync(0xffffffffu, b, d);
+            if (lane >= d) {
+                a += u;
+                b += v;
             }
-            if (i < n_local) start[i] = pairs + a - c;
-            for (int j = 0; j < m; j++)
-                s.tile[tiles + b - m + j] = tile{i, pairs + a - c + j * per_tile, c - j * per_tile < per_tile ? c - j * per_tile : per_tile};
-            pairs += __shfl_sync(0xffffffffu, a, 31);
-            tiles += __shfl_sync(0xffffffffu, b, 31);
         }
-        if (lane == 0) *s.n_tiles = tiles;
+        if (lane == 31) sums[warp] = make_int2(a, b);
+        __syncthreads();
+        int2 all = sums[lane], before = make_int2(0, 0);
+        for (int d = 1; d < 32; d <<= 1) {
+            int u = __shfl_up_sync(0xffffffffu, all.x, d), v = __shfl_up_sync(0xffffffffu, all.y, d);
+            if (lane >= d) {
+                all.x += u;
+                all.y += v;
+            }
+        }
+        before.x = __shfl_sync(0xffffffffu, all.x, (warp + 31) & 31);
+        before.y = __shfl_sync(0xffffffffu, all.y, (warp + 31) & 31);
+        if (warp == 0) before = make_int2(0, 0);
+        int first = pairs + before.x + a - c, to = tiles + before.y + b - m;
+        if (i < n_local) start[i] = first;
+        for (int j = 0; j < m; j++)
+            s.tile[to + j] = tile{i, first + j * per_tile, c - j * per_tile < per_tile ? c - j * per_tile : per_tile};
+        pairs += __shfl_sync(0xffffffffu, all.x, 31);
+        tiles += __shfl_sync(0xffffffffu, all.y, 31);
+        __syncthreads();
     }
+    if (threadIdx.x == 0) *s.n_tiles = tiles;
     __syncthreads();
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
         int e = idx[i] - e0, at = -1;
@@ -166,12 +180,13 @@ template <int MT, int NT, int PARTS> struct slots {
     uint32_t sc[MT][32];
 };
 
-template <int MT, int NT, int PARTS, bool UP, bool WIDE, int ST>
+template <int MT, int NT, int PARTS, bool UP, bool WIDE, int ST, int KS>
 static __global__ void __launch_bounds__(WARPS * 32) prod_kernel(struct prod a)
 {
     extern __shared__ uint4 mem[]; /* struct slots [WARPS][ST]; then float [WARPS][8 NT][16 MT + 1] */
     constexpr int PLD = 16 * MT + 1;
-    const int lane = threadIdx.x & 31, s = threadIdx.x >> 5, g = lane >> 2, q = lane & 3, kt = a.kp / CU_TILE_K;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, q = lane & 3, kt = a.kp / CU_TILE_K;
+    const int s = KS == 1 ? 0 : warp, block = KS == 1 ? blockIdx.x * WARPS + warp : blockIdx.x;
     const int group = UP ? 0 : blockIdx.z, k0 = UP ? 0 : a.k / a.groups * group, k1 = UP ? a.k : k0 + a.k / a.groups;
     struct tile t = {0, (int)blockIdx.y * 8 * NT, 8 * NT};
     if (a.tile) {
@@ -179,13 +194,13 @@ static __global__ void __launch_bounds__(WARPS * 32) prod_kernel(struct prod a)
         t = a.tile[blockIdx.y];
     } else if (a.rows - t.first < t.n) t.n = a.rows - t.first;
     const int tb0 = k0 / CU_TILE_K, tbn = (k1 + CU_TILE_K - 1) / CU_TILE_K - tb0;
-    const int b0 = tb0 + s * tbn / WARPS, b1 = tb0 + (s + 1) * tbn / WARPS;
+    const int b0 = tb0 + s * tbn / KS, b1 = tb0 + (s + 1) * tbn / KS;
     const char *data = (const char *)a.data[t.expert] + lane * 16, *scale = (const char *)a.scale[t.expert] + g * 4;
-    struct slots<MT, NT, PARTS> *ring = (struct slots<MT, NT, PARTS> *)mem + s * ST;
+    struct slots<MT, NT, PARTS> *ring = (struct slots<MT, NT, PARTS> *)mem + warp * ST;
     int at[MT];
 #pragma unroll
     for (int m = 0; m < MT; m++) { /* up: first half of the tiles gates, second half ups of the same columns */
-        int half = UP ? m / (MT / 2) : 0, i = blockIdx.x * (UP ? MT / 2 : MT) + (UP ? m % (MT / 2) : m), most = (a.n + 15) / 16;
+        int half = UP ? m / (MT / 2) : 0, i = block * (UP ? MT / 2 : MT) + (UP ? m % (MT / 2) : m), most = (a.n + 15) / 16;
         at[m] = (half * (a.n / 16) + (i < most ? i : most - 1)) * kt;
     }
     const __nv_bfloat16 *x[NT];
@@ -247,6 +262,20 @@ static __global__ void __launch_bounds__(WARPS * 32) prod_kernel(struct prod a)
                     }
     }
     cu_copy_wait<0>();
+    if (KS == 1 && !UP) { /* whole sums: no need to meet */
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int j = 0; j < NT; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    int row = j * 8 + q * 2 + i % 2, out = (block * MT + m) * 16 + g + i / 2 * 8;
+                    int64_t pair = t.first + row;
+                    if (row >= t.n || out >= a.n) continue;
+                    a.y[a.tile ? (pair * a.groups + group) * a.n + out : pair * a.ldy + out] = PARTS > 1 ? sum[m][j][i] : acc[m][j][i];
+                }
+        return;
+    }
     __syncthreads();
     float *part = (float *)mem;
 #pragma unroll
@@ -276,15 +305,23 @@ static __global__ void __launch_bounds__(WARPS * 32) prod_kernel(struct prod a)
     }
 }
 
-template <int MT, int NT, int PARTS, bool UP, bool WIDE, int ST> static void launch(struct ops *o, const struct prod &a, int tiles)
+template <int MT, int NT, int PARTS, bool UP, bool WIDE, int ST, int KS> static void launch_ks(struct ops *o, const struct prod &a, int tiles)
 {
     constexpr int rings = (int)sizeof(struct slots<MT, NT, PARTS>) * WARPS * ST, sums = WARPS * 8 * NT * (16 * MT + 1) * 4;
     constexpr int bytes = rings > sums ? rings : sums;
-    dim3 grid((unsigned)cu_parts(a.n, UP ? 8 * MT : 16 * MT), (unsigned)tiles, UP ? 1 : (unsigned)a.groups);
+    dim3 grid((unsigned)cu_parts(a.n, UP ? 8 * MT : KS == 1 ? 16 * MT * WARPS : 16 * MT), (unsigned)tiles, UP ? 1 : (unsigned)a.groups);
     if (tiles < 1) return;
-    CU(cudaFuncSetAttribute(prod_kernel<MT, NT, PARTS, UP, WIDE, ST>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    prod_kernel<MT, NT, PARTS, UP, WIDE, ST><<<grid, WARPS * 32, bytes, cu_impl(o)->stream>>>(a);
+    CU(cudaFuncSetAttribute(prod_kernel<MT, NT, PARTS, UP, WIDE, ST, KS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    prod_kernel<MT, NT, PARTS, UP, WIDE, ST, KS><<<grid, WARPS * 32, bytes, cu_impl(o)->stream>>>(a);
     CU_LAUNCHED("experts");
+}
+
+enum { SHORT_SUM = 12 }; /* blocks of inputs up to which a warp sums alone: depends on the matrix, not on the rows */
+
+template <int MT, int NT, int PARTS, bool UP, bool WIDE, int ST> static void launch(struct ops *o, const struct prod &a, int tiles)
+{
+    if (!UP && a.k / a.groups <= (int)SHORT_SUM * (int)CU_TILE_K) launch_ks<MT, NT, PARTS, UP, WIDE, ST, UP ? (int)WARPS : 1>(o, a, tiles);
+    else launch_ks<MT, NT, PARTS, UP, WIDE, ST, WARPS>(o, a, tiles);
 }
 
 /* rows per tile: 8, 16 or 32 */

@@ -418,8 +418,9 @@ static const struct conf_case conf_cases[] = {
     {"kda_recur", conf_recur, {32, 8, 33, 0, 0, 0}, 1, 0, 0},
     {"kda_recur", conf_recur, {24, 3, 9, 1, 0, 0}, 1, 0, 0},
     {"kda_recur", conf_recur, {16, 4, 12, 0, 2, 0}, 1, 0, 0},
-    {"kda_chunk", conf_recur, {128, 2, 200, 0, 0, 2}, 0, 0, 0},
-    {"kda_chunk", conf_recur, {128, 2, 131, 1, 4, 2}, 0, 0, 0},
+    {"kda_chunk", conf_recur, {128, 2, 200, 0, 0, 2}, 0, 1, 0},
+    {"kda_chunk", conf_recur, {128, 2, 131, 1, 4, 2}, 0, 1, 0},
+    {"kda_chunk", conf_recur, {128, 3, 1024, 0, 0, 2}, 0, 1, 0},
     {"kda_chunk", conf_recur, {32, 3, 70, 1, 0, 2}, 0, 0, 0},
     {"kda_chunk", conf_recur, {48, 1, 65, 0, 0, 2}, 0, 0, 0},
     /* rank, rope, heads, rows, position, FP32 cache, expanded, page */
