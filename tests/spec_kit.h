@@ -122,7 +122,7 @@ static inline void set_rig(const struct rig_spec *p)
     for (int i = 0; i < n_seqs(); i++) {
         ck_assert_int_eq(q[i]->n_out, n_truth());
         ck_assert_int_eq(q[i]->n_rounds, 0);
-        memcpy(requests[i].truth, q[i]->out, sizeof requests[i].truth);
+        memcpy(requests[i].truth, q[i]->out, (size_t)n_truth() * sizeof *q[i]->out);
         drop_seq(q[i]);
     }
     spec_close(s);
