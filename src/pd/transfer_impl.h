@@ -1,6 +1,6 @@
 /* transfer_impl - what the parts of transfer share; private to transfer*.c and their test.
  *
- * transfer_sums.c checks entries and pages; transfer.c opens and closes, transfer_source.c queues and settles, transfer_dest.c grants, checks and unpacks;
+ * transfer.c opens and closes, transfer_sums.c checks entries and pages, transfer_source.c queues and settles, transfer_dest.c grants, checks and unpacks;
  * transfer_rma.c and transfer_sendrecv.c carry bytes. Only the last two, and the checksums, call MPI. */
 #ifndef PDFLASH_PD_TRANSFER_IMPL_H
 #define PDFLASH_PD_TRANSFER_IMPL_H
@@ -122,10 +122,10 @@ static inline uint64_t word_load(const void *p)
 enum side { SIDE_SOURCE, SIDE_DEST };
 enum status transfer_hash(const struct transfer *t, const struct peer *p, enum comp comp, enum side side, const char *base,
                           const int32_t *pages, int n_pages, int item, uint64_t *hash_p);
-/* transfer_hash_copy - the same for one copy and one logical page, chained onto *h_p. src_item: page or state slot of the
- * source; a destination, which knows none, gives 0: which one does not change a run's shape. */
-enum status transfer_hash_copy(const struct transfer *t, const struct peer *p, const struct plan_copy *copy, enum side side,
-                               const char *base, int64_t src_item, int logical, uint64_t *h_p);
+/* transfer_hash_copy - the same for one copy and one logical page, chained onto *h_p. src_item: page or state slot of
+ * the source; a destination, which knows none, gives 0: which one does not change a run's shape. */
+enum status transfer_hash_copy(const struct transfer *t, const struct peer *p, const struct plan_copy *copy,
+                               enum side side, const char *base, int64_t src_item, int logical, uint64_t *h_p);
 static inline int comp_paged(enum comp c)
 {
     return c == COMP_MLA || c == COMP_DRAFT;
