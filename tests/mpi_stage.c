@@ -13,7 +13,8 @@
 #include "plain_ops.h"
 #include "plan/split.h"
 
-/* The hand-off between stages: values arrive whole in every order of delays, and a hand-off of another batch is refused. */
+/* The hand-off between stages: values arrive whole in every order of delays, and a hand-off of another batch is
+ * refused. */
 /* np: 2 4 */
 const char *const suite_name = "mpi_stage";
 
@@ -29,7 +30,12 @@ static struct config model_of(void)
 
 static struct order chunk(int k)
 {
-    return (struct order){.seq = k + 3, .kind = ORDER_CHUNK, .request = k / 3, .slot = 0, .generation = 1, .pos0 = k % 3 * ROWS,
+    return (struct order){.seq = k + 3,
+                          .kind = ORDER_CHUNK,
+                          .request = k / 3,
+                          .slot = 0,
+                          .generation = 1,
+                          .pos0 = k % 3 * ROWS,
                           .n = 1 + k % ROWS};
 }
 

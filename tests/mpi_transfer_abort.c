@@ -7,8 +7,8 @@
 
 #include "transfer_bench.h"
 
-/* Requests given up on their way: no put lands after QUIET, QUIET comes before a slot is given away, the next request in the
- * slot is unhurt, and no word of the old one counts for it. */
+/* Requests given up on their way: no put lands after QUIET, QUIET comes before a slot is given away, the next request
+ * in the slot is unhurt, and no word of the old one counts for it. */
 /* np: 2 3 5 8 */
 const char *const suite_name = "mpi_transfer_abort";
 
@@ -170,7 +170,8 @@ static void early_and_late(struct bench *b)
         EXPECT(transfer_abort(b->t, 0) == ST_OK);
         for (int i = 0; i < 10; i++) EXPECT(transfer_push(b->t, 1, NULL) == ST_OK);
         for (int d = 0; d < b->t->n_peers; d++) expects |= b->t->peer[d].expected;
-        EXPECT(transfer_sending(b->t, 0) == (expects != 0)); /* QUIET into a slot that is not zeroed yet would be lost */
+        EXPECT(transfer_sending(b->t, 0) ==
+               (expects != 0)); /* QUIET into a slot that is not zeroed yet would be lost */
         EXPECT(bytes_put(b) == 0);
     }
     meet(b);
@@ -325,7 +326,8 @@ static void wrong_aux(struct bench *b)
         EXPECT(transfer_grant(b->t, 0, 1, FIRST, pages_of(FIRST)) == ST_OK);
         while (!ready && transfer_ready(b->t, 0, &ready) == ST_OK && wait_pause(&w) == ST_OK) {}
         EXPECT(state_admit(&b->st, tokens_of(FIRST), &s) == ST_OK);
-        struct layout_aux *a = (void *)(b->t->data + b->t->slot.entry[layout_find(&b->t->slot, COMP_AUX, 0, 0)].base), kept = *a;
+        struct layout_aux *a = (void *)(b->t->data + b->t->slot.entry[layout_find(&b->t->slot, COMP_AUX, 0, 0)].base),
+                          kept = *a;
         for (int k = 0; k < 5; k++) {
             if (k == 0) a->request++;
             if (k == 1) a->generation++;

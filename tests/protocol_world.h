@@ -2,8 +2,8 @@
  *
  * The scheduler, the log's receiving end (order_apply) and the words are the program's own. What the ranks do between
  * orders, and the network, is a model: messages and puts take random times, sources fail, requests are aborted, reports
- * arrive twice or much later, old words are written again. Each step checks what must never happen; a mutant is one rank or
- * the scheduler's surroundings doing it wrong, and has to be found. */
+ * arrive twice or much later, old words are written again. Each step checks what must never happen; a mutant is one
+ * rank or the scheduler's surroundings doing it wrong, and has to be found. */
 #ifndef PDFLASH_TESTS_PROTOCOL_WORLD_H
 #define PDFLASH_TESTS_PROTOCOL_WORLD_H
 
@@ -17,7 +17,8 @@
 #include "pd/words.h"
 #include "plan/split.h"
 
-enum { REQS = 14, SLOTS = 4, STAGES = 8, DECODES = 5, QUEUE = 1024, FLIGHT = 40, REPORTS = 512, BATCH = 6, MOST_TICKS = 6000 };
+enum { REQS = 14, SLOTS = 4, STAGES = 8, DECODES = 5, BATCH = 6, MOST_TICKS = 6000 };
+enum { QUEUE = 1024, FLIGHT = 40, REPORTS = 512 };
 
 enum mutant {
     SOUND,
@@ -126,7 +127,9 @@ static inline void source_apply(struct world_model *m, int s, const struct order
         l->request = o->request, l->generation = o->generation, l->holds = 1;
     } else if (o->kind == ORDER_CHUNK) {
         x->chain = hash64(&o->request, sizeof o->request, hash64(&o->seq, sizeof o->seq, x->chain));
-        if (s > 0) MUST(x->handed[x->n_taken++ % QUEUE] == o->seq, "stage %d: hand-off of another batch than order %lld", s, (long long)o->seq);
+        if (s > 0)
+            MUST(x->handed[x->n_taken++ % QUEUE] == o->seq, "stage %d: hand-off of another batch than order %lld", s,
+                 (long long)o->seq);
         if (s + 1 < m->n_stages) m->src[s + 1].handed[m->src[s + 1].n_handed++ % QUEUE] = o->seq;
         if (luck(m, m->chance)) m->n_failures += !l->failed, l->failed = 1;
         for (int d = 0; d < m->n_decode; d++)
@@ -141,8 +144,9 @@ static inline void source_apply(struct world_model *m, int s, const struct order
         if (m->mutant == PAGE_EARLY && s == m->n_stages - 1) l->holds = 0;
     } else if ((o->kind == ORDER_START || o->kind == ORDER_FREE) && l) {
         for (int d = 0; d < m->n_decode; d++)
-            MUST(l->out[d].done && !l->out[d].in_flight, "stage %d: %s of request %d, which still moves to decode rank %d", s,
-                 order_name[o->kind], o->request, d);
+            MUST(l->out[d].done && !l->out[d].in_flight,
+                 "stage %d: %s of request %d, which still moves to decode rank %d", s, order_name[o->kind], o->request,
+                 d);
         l->request = -1, l->holds = 0;
         x->free_states++;
     }
@@ -198,7 +202,8 @@ static inline void puts_land(struct world_model *m, int s, int slot, int d)
         o->lands[i--] = o->lands[--o->in_flight];
         MUST(l->holds, "stage %d: a put of request %d reads pages that were released", s, l->request);
         MUST(to->request == l->request && to->generation == l->generation,
-             "a put of request %d generation %u lands in slot %d of decode rank %d, which holds request %d generation %u",
+             "a put of request %d generation %u lands in slot %d of decode rank %d, which holds request %d generation "
+             "%u",
              l->request, l->generation, slot, d, to->request, to->generation);
         to->got[s]++;
     }
@@ -271,7 +276,8 @@ static inline void look_at_slot(struct world_model *m, int d, int slot)
 static inline void grant(struct world_model *m, int d, const struct order *o)
 {
     struct dest_slot *l = &m->dst[d].slot[o->slot];
-    MUST(l->request < 0, "decode rank %d: slot %d is granted to request %d while it holds %d", d, o->slot, o->request, l->request);
+    MUST(l->request < 0, "decode rank %d: slot %d is granted to request %d while it holds %d", d, o->slot, o->request,
+         l->request);
     *l = (struct dest_slot){.request = o->request, .generation = o->generation, .waiting = 1};
     for (int s = 0; s < m->n_stages; s++) {
         uint64_t old = m->word[d][o->slot][s];
@@ -292,8 +298,9 @@ static inline void start(struct world_model *m, int d, const struct order *o)
         struct dest_slot *l = &x->slot[o->slot];
         MUST(!l->waiting, "decode rank %d: START of request %d, which waits for words", d, o->request);
         for (int s = 0; s < m->n_stages; s++)
-            MUST(l->got[s] == chunks_of(m, o->request) + 1, "decode rank %d: request %d starts with %d of %d pieces of stage %d", d,
-                 o->request, l->got[s], chunks_of(m, o->request) + 1, s);
+            MUST(l->got[s] == chunks_of(m, o->request) + 1,
+                 "decode rank %d: request %d starts with %d of %d pieces of stage %d", d, o->request, l->got[s],
+                 chunks_of(m, o->request) + 1, s);
         l->request = -1;
     }
     MUST(x->free_states > 0, "decode rank %d: no state for request %d", d, o->request);
@@ -334,8 +341,8 @@ static inline void freed(struct world_model *m, int d, const struct order *o)
         x->slot[o->slot].waiting = 0;
         return;
     }
-    MUST(x->holds[o->request] && m->started[o->request] == 2, "decode rank %d: FREE of request %d, which %s", d, o->request,
-         x->holds[o->request] ? "still runs" : "holds nothing");
+    MUST(x->holds[o->request] && m->started[o->request] == 2, "decode rank %d: FREE of request %d, which %s", d,
+         o->request, x->holds[o->request] ? "still runs" : "holds nothing");
     x->holds[o->request] = 0;
     x->free_states++;
 }

@@ -11,9 +11,17 @@ const char *const suite_name = "protocol";
 
 enum { SEEDS = 10000, MUTANT_SEEDS = 3000 };
 
-static const char *const mutant_name[MUTANTS] = {"sound", "QUIET while a put is on its way", "QUIET lost", "slot reused early",
-                                                 "pages released at ABORT", "order applied twice", "order lost",
-                                                 "orders swapped", "freed twice", "started on a part", "old words believed"};
+static const char *const mutant_name[MUTANTS] = {"sound",
+                                                 "QUIET while a put is on its way",
+                                                 "QUIET lost",
+                                                 "slot reused early",
+                                                 "pages released at ABORT",
+                                                 "order applied twice",
+                                                 "order lost",
+                                                 "orders swapped",
+                                                 "freed twice",
+                                                 "started on a part",
+                                                 "old words believed"};
 
 /* ---- one world -------------------------------------------------------------------------------------------- */
 
@@ -25,9 +33,15 @@ static int open_world(struct world_model *m, uint64_t seed, enum mutant mutant)
     m->n_stages = 1 + pick(m, STAGES);
     m->n_decode = 1 + pick(m, DECODES);
     m->chance = pick(m, 3) ? pick(m, 120) : 0;
-    m->o = (struct scheduler_options){.n_requests = pick(m, REQS + 1), .prompt_tokens = m->tokens, .skip = m->skip,
-                                      .n_staging = 1 + pick(m, SLOTS), .concurrency = 1 + pick(m, 6), .chunk = 1 + pick(m, 40),
-                                      .page = 8, .decode_ranks = m->n_decode, .max_prompt = 60};
+    m->o = (struct scheduler_options){.n_requests = pick(m, REQS + 1),
+                                      .prompt_tokens = m->tokens,
+                                      .skip = m->skip,
+                                      .n_staging = 1 + pick(m, SLOTS),
+                                      .concurrency = 1 + pick(m, 6),
+                                      .chunk = 1 + pick(m, 40),
+                                      .page = 8,
+                                      .decode_ranks = m->n_decode,
+                                      .max_prompt = 60};
     if (m->o.chunk < 8) m->o.chunk += 4; /* pieces of one request stay below FLIGHT */
     for (int i = 0; i < REQS; i++) {
         m->tokens[i] = 1 + pick(m, 66); /* some are too long */
@@ -154,8 +168,8 @@ static void check_end(struct world_model *m)
     for (int s = 0; s < m->n_stages; s++) {
         MUST(m->src[s].log.hash == lead->hash, "stage %d applied another log", s);
         MUST(m->src[s].chain == m->src[0].chain, "stage %d ran other batches than stage 0", s);
-        MUST(m->src[s].free_states == m->o.n_staging, "stage %d: %d of %d states are free at the end", s, m->src[s].free_states,
-             m->o.n_staging);
+        MUST(m->src[s].free_states == m->o.n_staging, "stage %d: %d of %d states are free at the end", s,
+             m->src[s].free_states, m->o.n_staging);
     }
     for (int d = 0; d < m->n_decode; d++) {
         MUST(m->dst[d].log.hash == lead->hash, "decode rank %d applied another log", d);
@@ -163,8 +177,8 @@ static void check_end(struct world_model *m)
              m->dst[d].free_states, m->o.concurrency);
     }
     struct scheduler_stats st = scheduler_stats(m->s);
-    MUST(st.in_flight == 0 && st.free_slots == m->o.n_staging, "%d requests in flight and %d of %d slots free at the end", st.in_flight,
-         st.free_slots, m->o.n_staging);
+    MUST(st.in_flight == 0 && st.free_slots == m->o.n_staging,
+         "%d requests in flight and %d of %d slots free at the end", st.in_flight, st.free_slots, m->o.n_staging);
 }
 
 /* 1: sound. m->bad says why not. */
@@ -201,11 +215,18 @@ START_TEST(random_worlds_stay_sound_and_end)
 END_TEST
 
 /* Each mutant is found in some world, and mostly where it played; the message is the one it deserves. */
-static const struct { enum mutant mutant; const char *says; } deserved[] = {
-    {QUIET_EARLY, "lands in slot|still moves"},  {QUIET_LOST, "no end"},          {REUSE_EARLY, "is granted to request|lands in slot|FREE of request|still moves"},
-    {PAGE_EARLY, "reads pages"},      {APPLY_TWICE, "in sequence"},    {ORDER_LOST, "in sequence|no end"},
-    {ORDER_SWAPPED, "in sequence"},   {FREE_TWICE, "holds nothing|was not aborted"},
-    {START_EARLY, "starts with"},     {OLD_WORDS, "starts with|still moves"},
+static const struct { enum mutant mutant; const char *says;
+} deserved[] = {
+    {QUIET_EARLY, "lands in slot|still moves"},
+    {QUIET_LOST, "no end"},
+    {REUSE_EARLY, "is granted to request|lands in slot|FREE of request|still moves"},
+    {PAGE_EARLY, "reads pages"},
+    {APPLY_TWICE, "in sequence"},
+    {ORDER_LOST, "in sequence|no end"},
+    {ORDER_SWAPPED, "in sequence"},
+    {FREE_TWICE, "holds nothing|was not aborted"},
+    {START_EARLY, "starts with"},
+    {OLD_WORDS, "starts with|still moves"},
 };
 
 static int says_one_of(const char *text, const char *list)
@@ -222,7 +243,8 @@ START_TEST(every_planted_fault_is_found)
     enum mutant mutant = deserved[_i].mutant;
     int played = 0, found = 0, named = 0;
     char first[600] = "", other[600] = "";
-    int kept = dup(STDERR_FILENO), off = open("/dev/null", O_WRONLY); /* the faults are wanted, hundreds of messages are not */
+    int kept = dup(STDERR_FILENO),
+        off = open("/dev/null", O_WRONLY); /* the faults are wanted, hundreds of messages are not */
     dup2(off, STDERR_FILENO);
     close(off);
     for (uint64_t seed = 0; seed < MUTANT_SEEDS && found < 20; seed++) {
@@ -237,7 +259,8 @@ START_TEST(every_planted_fault_is_found)
     }
     dup2(kept, STDERR_FILENO);
     close(kept);
-    ck_assert_msg(found == 20, "%s: found in %d worlds of %d in which it played; first: %s", mutant_name[mutant], found, played, first);
+    ck_assert_msg(found == 20, "%s: found in %d worlds of %d in which it played; first: %s", mutant_name[mutant], found,
+                  played, first);
     ck_assert_msg(named * 4 >= found * 3, "%s: named in %d of %d; else: %s", mutant_name[mutant], named, found, other);
 }
 END_TEST

@@ -1,4 +1,5 @@
-/* The scheduler alone (t_protocol plays it with ranks, 10,000 worlds) against a small model of the ranks: random word delays and decode lengths, and invariants on the log. */
+/* The scheduler alone (t_protocol plays it with ranks, 10,000 worlds) against a small model of the ranks: random word
+ * delays and decode lengths, and invariants on the log. */
 #include "suite.h"
 
 #include <stdlib.h>
@@ -163,8 +164,13 @@ END_TEST
 START_TEST(late_reports_say_nothing_and_stray_ones_are_refused)
 {
     int32_t tokens[2] = {5, 5};
-    struct scheduler_options so = {.n_requests = 2, .prompt_tokens = tokens, .n_staging = 1, .concurrency = 1, .chunk = 64,
-                                   .page = 64, .decode_ranks = 2};
+    struct scheduler_options so = {.n_requests = 2,
+                                   .prompt_tokens = tokens,
+                                   .n_staging = 1,
+                                   .concurrency = 1,
+                                   .chunk = 64,
+                                   .page = 64,
+                                   .decode_ranks = 2};
     struct scheduler *s;
     struct order o[8];
     int n;
@@ -185,7 +191,8 @@ START_TEST(late_reports_say_nothing_and_stray_ones_are_refused)
     ck_assert_int_eq(n, 0); /* one of two ranks is not enough */
     ck_assert_int_eq(scheduler_failed(s, 0, g, 1), ST_OK);
     ck_assert_int_eq(scheduler_tick(s, o, 8, &n), ST_OK);
-    ck_assert(n == 1 && o[0].kind == ORDER_ABORT && o[0].reason == ABORT_FAILED && o[0].slot == 0 && o[0].generation == g);
+    ck_assert(n == 1 && o[0].kind == ORDER_ABORT && o[0].reason == ABORT_FAILED && o[0].slot == 0 &&
+              o[0].generation == g);
     ck_assert_int_eq(scheduler_ready(s, 0, g, 1, 3), ST_OK); /* overtaken by the ABORT */
     ck_assert_int_eq(scheduler_failed(s, 0, g, 0), ST_OK);
     ck_assert_int_eq(scheduler_quiet(s, 0, g, 0), ST_OK);
@@ -210,8 +217,14 @@ END_TEST
 START_TEST(aborts_in_every_phase)
 {
     int32_t tokens[4] = {5, 5, 500, 5};
-    struct scheduler_options so = {.n_requests = 4, .prompt_tokens = tokens, .n_staging = 1, .concurrency = 1, .chunk = 64,
-                                   .page = 64, .decode_ranks = 1, .max_prompt = 100};
+    struct scheduler_options so = {.n_requests = 4,
+                                   .prompt_tokens = tokens,
+                                   .n_staging = 1,
+                                   .concurrency = 1,
+                                   .chunk = 64,
+                                   .page = 64,
+                                   .decode_ranks = 1,
+                                   .max_prompt = 100};
     struct scheduler *s;
     struct order o[8];
     int n;
@@ -241,7 +254,8 @@ START_TEST(aborts_in_every_phase)
 }
 END_TEST
 
-/* What the log of a rank refuses, whatever the scheduler says: one sound life with each order replaced by a wrong one. */
+/* What the log of a rank refuses, whatever the scheduler says: one sound life with each order replaced by a wrong one.
+ */
 START_TEST(orders_that_do_not_fit_are_refused)
 {
     static const struct order sound[] = {
@@ -256,7 +270,8 @@ START_TEST(orders_that_do_not_fit_are_refused)
         {.seq = 9, .kind = ORDER_FREE, .request = 0, .slot = -1},
         {.seq = 10, .kind = ORDER_STOP, .request = -1, .slot = -1},
     };
-    static const struct { int at; struct order o; const char *why; } wrong[] = {
+    static const struct { int at; struct order o; const char *why;
+    } wrong[] = {
         {0, {.seq = 2, .kind = ORDER_ADMIT, .generation = 1}, "in sequence"},
         {0, {.seq = 1, .kind = ORDER_ADMIT, .request = 2, .generation = 1}, "no such request"},
         {0, {.seq = 1, .kind = ORDER_ADMIT, .slot = 1, .generation = 1}, "no such slot"},
@@ -281,7 +296,9 @@ START_TEST(orders_that_do_not_fit_are_refused)
         {4, {.seq = 5, .kind = ORDER_ADMIT, .request = 1, .generation = 1}, "did not grow"},
         {4, {.seq = 5, .kind = ORDER_ABORT, .generation = 1, .reason = ABORT_ASKED}, "not the request's"},
         {5, {.seq = 6, .kind = ORDER_ABORT, .request = 1, .generation = 1, .reason = ABORT_ASKED}, "not the request's"},
-        {6, {.seq = 7, .kind = ORDER_CHUNK, .request = 1, .generation = 2, .n = 6}, "only an admitted"}, /* after ABORT */
+        {6,
+         {.seq = 7, .kind = ORDER_CHUNK, .request = 1, .generation = 2, .n = 6},
+         "only an admitted"}, /* after ABORT */
         {6, {.seq = 7, .kind = ORDER_START, .request = 1, .generation = 2}, "only an admitted"},
         {7, {.seq = 8, .kind = ORDER_FREE, .request = 1, .generation = 2}, "was not aborted"}, /* freed twice */
         {9, {.seq = 10, .kind = ORDER_FREE, .slot = -1}, "holds nothing"},
@@ -296,7 +313,8 @@ START_TEST(orders_that_do_not_fit_are_refused)
             uint64_t hash = l.hash;
             if (i == wrong[k].at) {
                 ck_assert_msg(order_apply(&l, &wrong[k].o) == ST_E_PROTOCOL, "case %zu", k);
-                ck_assert_msg(strstr(err_last(), wrong[k].why) && strstr(err_last(), "rank 7"), "case %zu: %s", k, err_last());
+                ck_assert_msg(strstr(err_last(), wrong[k].why) && strstr(err_last(), "rank 7"), "case %zu: %s", k,
+                              err_last());
                 ck_assert(l.hash == hash && l.applied == i); /* as if it had not come */
             }
             ck_assert_msg(order_apply(&l, &sound[i]) == ST_OK, "case %zu order %d: %s", k, i, err_last());

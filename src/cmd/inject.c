@@ -72,12 +72,17 @@ static int request_word(const char *word, struct inject *i)
 
 static enum status parse_word(const char *word, struct inject *i)
 {
-    if (strncmp(word, "prefill.", 8) == 0 || strncmp(word, "decode.", 7) == 0) return strchr(word, '=') ? ST_OK : bad(word);
-    if (strncmp(word, "kill:", 5) == 0) return pair(word + 5, &i->run.kill_rank, &i->run.kill_event) ? ST_OK : bad(word);
-    if (strncmp(word, "fail:", 5) == 0 || strncmp(word, "abort:", 6) == 0) return request_word(word, i) ? ST_OK : bad(word);
+    if (strncmp(word, "prefill.", 8) == 0 || strncmp(word, "decode.", 7) == 0)
+        return strchr(word, '=') ? ST_OK : bad(word);
+    if (strncmp(word, "kill:", 5) == 0)
+        return pair(word + 5, &i->run.kill_rank, &i->run.kill_event) ? ST_OK : bad(word);
+    if (strncmp(word, "fail:", 5) == 0 || strncmp(word, "abort:", 6) == 0)
+        return request_word(word, i) ? ST_OK : bad(word);
     if (strncmp(word, "delay:", 6) == 0) return pair(word + 6, &i->delay_stage, &i->delay_ms) ? ST_OK : bad(word);
-    if (strncmp(word, "flip:", 5) == 0) return comp_pair(word + 5, &i->flip_component, &i->flip_rank) ? ST_OK : bad(word);
-    if (strncmp(word, "drop:", 5) == 0) return comp_pair(word + 5, &i->drop_component, &i->drop_rank) ? ST_OK : bad(word);
+    if (strncmp(word, "flip:", 5) == 0)
+        return comp_pair(word + 5, &i->flip_component, &i->flip_rank) ? ST_OK : bad(word);
+    if (strncmp(word, "drop:", 5) == 0)
+        return comp_pair(word + 5, &i->drop_component, &i->drop_rank) ? ST_OK : bad(word);
     if (strncmp(word, "build:", 6) == 0) {
         char *end;
         i->build_rank = (int)strtol(word + 6, &end, 10);
@@ -88,8 +93,14 @@ static enum status parse_word(const char *word, struct inject *i)
 
 enum status inject_parse(const struct opt_list *l, struct inject *i_p)
 {
-    *i_p = (struct inject){.run = {.kill_rank = -1, .kill_event = -1, .fail_stage = -1, .fail_request = -1, .abort_request = -1}, .drop_component = -1, .drop_rank = -1, .flip_component = -1,
-                           .flip_rank = -1, .delay_stage = -1, .build_rank = -1};
+    *i_p = (struct inject){
+        .run = {.kill_rank = -1, .kill_event = -1, .fail_stage = -1, .fail_request = -1, .abort_request = -1},
+        .drop_component = -1,
+        .drop_rank = -1,
+        .flip_component = -1,
+        .flip_rank = -1,
+        .delay_stage = -1,
+        .build_rank = -1};
     for (int i = 0; i < l->n; i++) {
         TRY(parse_word(l->text[i], i_p));
         log_warn("fault injection: %s", l->text[i]);
@@ -110,7 +121,8 @@ static enum status apply_taps(const char *value, struct draft_config *d)
     return ST_OK;
 }
 
-static enum status apply_field(const char *word, const char *field, const char *value, struct setup *s, struct plan_options *p)
+static enum status apply_field(const char *word, const char *field, const char *value, struct setup *s,
+                               struct plan_options *p)
 {
     size_t n = (size_t)(value - field) - 1;
 #define IS(name) (n == sizeof name - 1 && memcmp(field, name, n) == 0)

@@ -6,7 +6,7 @@
  *   drop:COMPONENT@RANK                       that prefill rank never writes the component's completion word
  *   delay:STAGE@MS                            that prefill stage takes MS milliseconds over every run it puts
  *   flip:COMPONENT@RANK                       that decode rank (world) finds one bit of the component turned, once
- *   fail:STAGE@REQUEST, fail:decode@REQUEST   that group gives the request up: prefill at its first chunk, decode after a round
+ *   fail:STAGE@REQUEST, fail:decode@REQUEST   it gives the request up: prefill at its first chunk, decode after a round
  *   abort:REQUEST@TICKS                       the request is aborted so many ticks after its admission
  *   abort:REQUEST+TOKENS                      the request is aborted when it has so many output tokens
  *   abort:PERCENT%@SEED                       so many of a hundred requests are aborted, at random moments

@@ -38,8 +38,9 @@ enum status draft_project(struct draft *d, int tap_index, const float *h, int ro
 enum status draft_context(struct draft *d, struct state *s, const float *acc, const struct batch_seq *seq, int n_seq);
 
 struct draft_seq { int slot; int pos; int32_t anchor; }; /* pos = P: context rows valid [0, P) */
-/* draft_block - greedy drafts id[n_seq][block-1] (host) of every sequence, -1 where a row is not made of numbers; block: rows per sequence, at most the
- * checkpoint's. Uses the target's embedding and head. probe may be NULL. Collective on the TP group. */
+/* draft_block - greedy drafts id[n_seq][block-1] (host) of every sequence, -1 where a row is not made of numbers;
+ * block: rows per sequence, at most the checkpoint's. Uses the target's embedding and head. probe may be NULL.
+ * Collective on the TP group. */
 enum status draft_block(struct draft *d, struct target *t, struct state *s, const struct draft_seq *seq, int n_seq,
                         int block, int32_t *id, const struct probe *probe);
 

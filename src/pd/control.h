@@ -33,10 +33,11 @@ enum status control_post(struct control *c, const struct order *o, int n);
 enum status control_alive(struct control *c, double seconds);
 /* control_farewell - leader: the run ends by the watchdog; every prefill rank shall say what it waits for. */
 enum status control_farewell(struct control *c);
-/* control_poll - prefill: next batch if one has arrived. *n_p = CONTROL_NONE, CONTROL_FAREWELL, or orders received (0: sign
- * of life). */
+/* control_poll - prefill: next batch if one has arrived. *n_p = CONTROL_NONE, CONTROL_FAREWELL, or orders received (0:
+ * sign of life). */
 enum status control_poll(struct control *c, struct order o[CONTROL_BATCH], int *n_p);
-/* control_report - decode rank to leader; tp_rank is filled in. control_next_report - leader: *got_p 1 and a report, or 0. */
+/* control_report - decode rank to leader; tp_rank is filled in. control_next_report - leader: *got_p 1 and a report, or
+ * 0. */
 enum status control_report(struct control *c, const struct control_report *r);
 enum status control_next_report(struct control *c, struct control_report *r_p, int *got_p);
 /* control_drain - complete all sends. */

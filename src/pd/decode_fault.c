@@ -31,8 +31,8 @@ enum status decode_lost(struct decoder *p, const struct control_report *r)
     struct grant *g = &p->grant[r->slot < 0 || r->slot >= p->r->transfer.plan.staging_slots ? 0 : r->slot];
     if (g->generation == r->generation && !g->why[0]) {
         int prefill = r->source >= 0 && r->source < p->w->topo.n_prefill;
-        snprintf(g->why, sizeof g->why, prefill ? "prefill rank %d gave it up" : "rank %d received words that do not fit the plan",
-                 r->source);
+        snprintf(g->why, sizeof g->why,
+                 prefill ? "prefill rank %d gave it up" : "rank %d received words that do not fit the plan", r->source);
     }
     return scheduler_failed(p->sched, r->slot, r->generation, r->tp_rank);
 }
@@ -87,7 +87,8 @@ enum status decode_abort(struct decoder *p, const struct order *o)
     if (!g && !o->final) return abort_active(p, o, why);
     if (g) {
         if (g->request != o->request || g->generation != o->generation)
-            return ERR(ST_E_PROTOCOL, "rank %d: ABORT of request %d generation %u, but slot %d holds request %d generation %u",
+            return ERR(ST_E_PROTOCOL,
+                       "rank %d: ABORT of request %d generation %u, but slot %d holds request %d generation %u",
                        p->w->rank, o->request, o->generation, o->slot, g->request, g->generation);
         g->waiting = WAIT_QUIET;
         TRY(transfer_stop(p->transfer, o->slot));
@@ -99,7 +100,8 @@ enum status decode_drop(struct decoder *p, const struct order *o)
 {
     struct grant *g = &p->grant[o->slot];
     if (g->request != o->request || g->generation != o->generation || g->waiting != WAIT_NOTHING)
-        return ERR(ST_E_PROTOCOL, "rank %d: FREE of request %d generation %u, but slot %d holds request %d generation %u%s",
+        return ERR(ST_E_PROTOCOL,
+                   "rank %d: FREE of request %d generation %u, but slot %d holds request %d generation %u%s",
                    p->w->rank, o->request, o->generation, o->slot, g->request, g->generation,
                    g->waiting ? " and is not quiet" : "");
     g->request = -1;
@@ -108,10 +110,11 @@ enum status decode_drop(struct decoder *p, const struct order *o)
 
 /* ---- injected faults ---------------------------------------------------------------------------------- */
 
-/* When a chosen request is to go: 1: while it is queued; more: at that tick; less than 0: when it has so many tokens. */
+/* When a chosen request is to go: 1: while it is queued; more: at that tick; below 0: at so many tokens. */
 static int chosen(const struct run_inject *in, int request)
 {
-    return in->abort_percent > 0 && (int)(rng_u64((uint64_t)in->abort_seed, (uint64_t)request, 0) % 100) < in->abort_percent;
+    return in->abort_percent > 0 &&
+           (int)(rng_u64((uint64_t)in->abort_seed, (uint64_t)request, 0) % 100) < in->abort_percent;
 }
 
 static int64_t random_moment(const struct decoder *p, int request)
@@ -148,7 +151,8 @@ enum status decode_inject_turn(struct decoder *p)
     for (int i = 0; p->leader && aborts && i < p->r->prompts.n; i++) {
         if (p->abort_at[i] == 0 || (p->r->skip && p->r->skip[i])) continue;
         const struct active *a = p->abort_at[i] < 0 ? decode_find(p, i) : NULL;
-        if (p->abort_at[i] < 0 ? !a || !a->running || a->q.n_out < -p->abort_at[i] : p->abort_at[i] > p->turns) continue;
+        if (p->abort_at[i] < 0 ? !a || !a->running || a->q.n_out < -p->abort_at[i] : p->abort_at[i] > p->turns)
+            continue;
         p->abort_at[i] = 0;
         TRY(scheduler_abort(p->sched, i, ABORT_ASKED));
     }

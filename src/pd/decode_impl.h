@@ -1,7 +1,7 @@
 /* decode_impl - what the parts of the decode role share; private to decode_*.c.
  *
- * decode_role.c opens, turns and closes; decode_orders.c applies orders; decode_fault.c ends requests that do not come to
- * their own end: failures agreed by all decode ranks, aborts, injected faults. */
+ * decode_role.c opens, turns and closes; decode_orders.c applies orders; decode_fault.c ends requests that do not come
+ * to their own end: failures agreed by all decode ranks, aborts, injected faults. */
 #ifndef PDFLASH_PD_DECODE_IMPL_H
 #define PDFLASH_PD_DECODE_IMPL_H
 

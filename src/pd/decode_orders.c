@@ -64,20 +64,26 @@ static enum status sum_transfer(struct decoder *p, int slot, struct run_finished
     MPI_Request req[4];
     transfer_request_stats(p->transfer, slot, &mine);
     *all = mine;
-    TRY(mpi_check(MPI_Ireduce(mine.bytes, all->bytes, COMP_N, MPI_UINT64_T, MPI_SUM, 0, p->w->tp, &req[0]), "MPI_Ireduce"));
-    TRY(mpi_check(MPI_Ireduce(mine.puts, all->puts, COMP_N, MPI_UINT64_T, MPI_SUM, 0, p->w->tp, &req[1]), "MPI_Ireduce"));
-    TRY(mpi_check(MPI_Ireduce(mine.checksum, all->checksum, COMP_N, MPI_UINT64_T, MPI_BXOR, 0, p->w->tp, &req[2]), "MPI_Ireduce"));
-    TRY(mpi_check(MPI_Ireduce(mine.seconds, all->seconds, COMP_N, MPI_DOUBLE, MPI_MAX, 0, p->w->tp, &req[3]), "MPI_Ireduce"));
+    TRY(mpi_check(MPI_Ireduce(mine.bytes, all->bytes, COMP_N, MPI_UINT64_T, MPI_SUM, 0, p->w->tp, &req[0]),
+                  "MPI_Ireduce"));
+    TRY(mpi_check(MPI_Ireduce(mine.puts, all->puts, COMP_N, MPI_UINT64_T, MPI_SUM, 0, p->w->tp, &req[1]),
+                  "MPI_Ireduce"));
+    TRY(mpi_check(MPI_Ireduce(mine.checksum, all->checksum, COMP_N, MPI_UINT64_T, MPI_BXOR, 0, p->w->tp, &req[2]),
+                  "MPI_Ireduce"));
+    TRY(mpi_check(MPI_Ireduce(mine.seconds, all->seconds, COMP_N, MPI_DOUBLE, MPI_MAX, 0, p->w->tp, &req[3]),
+                  "MPI_Ireduce"));
     return wait_all(req, 4, NULL, NULL);
 }
 
 /* The request starts on all decode ranks or fails on all: what one rank finds wrong, all are told. */
-static enum status take_state(struct decoder *p, const struct order *o, struct active *a, int32_t *first_p, int *failed_p)
+static enum status take_state(struct decoder *p, const struct order *o, struct active *a, int32_t *first_p,
+                              int *failed_p)
 {
     struct layout_aux aux = {.first_token = -1};
     struct grant *g = &p->grant[o->slot];
     if (g->request != o->request || g->generation != o->generation || g->waiting != WAIT_NOTHING)
-        return ERR(ST_E_PROTOCOL, "rank %d: START of request %d generation %u, but slot %d holds request %d generation %u%s",
+        return ERR(ST_E_PROTOCOL,
+                   "rank %d: START of request %d generation %u, but slot %d holds request %d generation %u%s",
                    p->w->rank, o->request, o->generation, o->slot, g->request, g->generation,
                    g->waiting ? " and waits for words" : "");
     double t = MPI_Wtime();
@@ -144,7 +150,9 @@ static enum status release(struct decoder *p, const struct order *o)
 {
     if (o->slot >= 0) return decode_drop(p, o);
     struct active *a = decode_find(p, o->request);
-    if (!a || a->running) return ERR(ST_E_PROTOCOL, "rank %d: FREE of request %d, which %s", p->w->rank, o->request, a ? "still runs" : "holds nothing");
+    if (!a || a->running)
+        return ERR(ST_E_PROTOCOL, "rank %d: FREE of request %d, which %s", p->w->rank, o->request,
+                   a ? "still runs" : "holds nothing");
     TRY(state_release(&p->e.state, a->q.slot));
     a->used = 0;
     return ST_OK;

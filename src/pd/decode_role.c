@@ -113,7 +113,8 @@ static enum status finish_ended(struct decoder *p)
         p->tokens += a->q.n_out;
         if (!p->leader) continue;
         a->f.end_s = world_now(p->w);
-        if (a->q.stop == STOP_FAILED && !a->f.error) a->f.error = "logits or drafts are not numbers: the state is damaged";
+        if (a->q.stop == STOP_FAILED && !a->f.error)
+            a->f.error = "logits or drafts are not numbers: the state is damaged";
         TRY(p->sink->finished(p->sink->ctx, &a->f));
         TRY(scheduler_finished(p->sched, a->q.request));
     }
@@ -159,7 +160,8 @@ static enum status turn(struct decoder *p, struct waiter *wait)
     TRY(finish_ended(p)); /* a first token may already end a request */
     TRY(round_of_all(p, &running));
     TRY(finish_ended(p));
-    if (p->leader && p->sink->progress) p->sink->progress(p->sink->ctx, p->finished, running, p->tokens, world_now(p->w));
+    if (p->leader && p->sink->progress)
+        p->sink->progress(p->sink->ctx, p->finished, running, p->tokens, world_now(p->w));
     int moved = p->leader && words_moved(p);
     if (n || running || moved) {
         wait_reset(wait);
@@ -275,13 +277,15 @@ static void fill_stats(struct decoder *p)
     }
 }
 
-enum status decode_role(struct world *w, const struct run_config *r, const struct run_sink *sink, struct rank_stats *st_p)
+enum status decode_role(struct world *w, const struct run_config *r, const struct run_sink *sink,
+                        struct rank_stats *st_p)
 {
     struct decoder p = {.w = w, .r = r, .sink = sink, .st = st_p};
     struct waiter wait = {0};
     memset(st_p, 0, sizeof *st_p);
     p.leader = w->role.tp_rank == 0;
-    p.n_active = r->transfer.plan.concurrency < r->prompts.n ? r->transfer.plan.concurrency : (r->prompts.n ? r->prompts.n : 1);
+    p.n_active =
+        r->transfer.plan.concurrency < r->prompts.n ? r->transfer.plan.concurrency : (r->prompts.n ? r->prompts.n : 1);
     wait_limit(r->watchdog_s, report, &p);
     TRY(world_agree(w, open_role(&p)));
     log_info("decode tp=%d ep=%d ready: %.1f MiB weights, %.1f MiB state a rank, sums over %s", w->topo.decode.tp,

@@ -21,7 +21,8 @@ void engine_close(struct engine *e); /* Collective on w->tp */
 /* engine_stats - weights, pools, collective waiting of this rank, and its host name and peak memory. */
 void engine_stats(const struct engine *e, const struct world *w, struct rank_stats *st);
 
-/* engine_memory - called after every order: notes the peak resident size when a quarter of the run's requests have ended. */
+/* engine_memory - called after every order: notes the peak resident size when a quarter of the run's requests have
+ * ended. */
 void engine_memory(const struct order_log *l, int n_todo, struct rank_stats *st);
 /* engine_todo - requests of the run that are not committed yet. */
 int engine_todo(const struct run_config *r);

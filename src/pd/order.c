@@ -11,10 +11,12 @@ const char *const abort_reason_name[ABORT_REASON_N] = {"none", "asked for", "fai
 enum phase { NEW, ADMITTED, STARTED, GIVEN_UP, LEFT, ENDED }; /* GIVEN_UP: in its slot; LEFT: out of the batch */
 static const char *const phase_name[] = {"new", "admitted", "started", "aborted in its slot", "aborted", "ended"};
 
-enum status order_log_open(struct order_log *l, int rank, const int32_t *tokens, int n_requests, int n_slots, int single)
+enum status order_log_open(struct order_log *l, int rank, const int32_t *tokens, int n_requests, int n_slots,
+                           int single)
 {
     size_t n = (size_t)(n_requests > 0 ? n_requests : 1), slots = (size_t)(n_slots > 0 ? n_slots : 1);
-    *l = (struct order_log){.rank = rank, .tokens = tokens, .n_requests = n_requests, .n_slots = n_slots, .single = single};
+    *l = (struct order_log){
+        .rank = rank, .tokens = tokens, .n_requests = n_requests, .n_slots = n_slots, .single = single};
     l->phase = mem_alloc(n, 1, "order log");
     l->covered = mem_alloc(n, sizeof *l->covered, "order log");
     l->slot_request = mem_alloc(slots, sizeof *l->slot_request, "order log");
@@ -45,12 +47,13 @@ static const char *kind_name(const struct order *o)
 static enum status misfit(const struct order_log *l, const struct order *o, const char *why)
 {
     int known = o->request >= 0 && o->request < l->n_requests, slot = o->slot >= 0 && o->slot < l->n_slots;
-    return ERR(ST_E_PROTOCOL,
-               "rank %d: order %lld %s of request %d (slot %d generation %u, positions %d+%d): %s; the request is %s with %d "
-               "tokens covered, the slot holds request %d generation %u",
-               l->rank, (long long)o->seq, kind_name(o), o->request, o->slot, o->generation, o->pos0, o->n, why,
-               known ? phase_name[l->phase[o->request]] : "unknown", known ? l->covered[o->request] : 0,
-               slot ? l->slot_request[o->slot] : -1, slot ? l->slot_generation[o->slot] : 0);
+    return ERR(
+        ST_E_PROTOCOL,
+        "rank %d: order %lld %s of request %d (slot %d generation %u, positions %d+%d): %s; the request is %s with %d "
+        "tokens covered, the slot holds request %d generation %u",
+        l->rank, (long long)o->seq, kind_name(o), o->request, o->slot, o->generation, o->pos0, o->n, why,
+        known ? phase_name[l->phase[o->request]] : "unknown", known ? l->covered[o->request] : 0,
+        slot ? l->slot_request[o->slot] : -1, slot ? l->slot_generation[o->slot] : 0);
 }
 
 static int holds(const struct order_log *l, const struct order *o)
@@ -118,8 +121,9 @@ static void change(struct order_log *l, const struct order *o)
 enum status order_apply(struct order_log *l, const struct order *o)
 {
     if (o->seq != l->applied + 1)
-        return ERR(ST_E_PROTOCOL, "rank %d: order %lld (%s) arrived after order %lld: each is applied once and in sequence",
-                   l->rank, (long long)o->seq, kind_name(o), (long long)l->applied);
+        return ERR(ST_E_PROTOCOL,
+                   "rank %d: order %lld (%s) arrived after order %lld: each is applied once and in sequence", l->rank,
+                   (long long)o->seq, kind_name(o), (long long)l->applied);
     if (l->stopped) return misfit(l, o, "nothing follows STOP");
     if (o->kind != ORDER_STOP) {
         if (o->request < 0 || o->request >= l->n_requests) return misfit(l, o, "there is no such request");

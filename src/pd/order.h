@@ -6,7 +6,7 @@
  *
  * Life of a request:  ADMIT CHUNK.. START FREE          it decoded to its end
  *                     ADMIT CHUNK.. START ABORT FREE    given up while it decoded
- *                     ADMIT CHUNK.. ABORT FREE          given up before it started: FREE comes when all sources are quiet
+ *                     ADMIT CHUNK.. ABORT FREE          given up before it started; FREE when all sources are quiet
  *                     ABORT (final)                     refused or given up in the queue: nothing was ever held
  *                     START FREE, START ABORT FREE      single mode
  * order_apply checks exactly this, on every rank, before the rank does anything. Source: pd-systems 3.4. Local. */
@@ -21,10 +21,10 @@ enum order_kind {
     ORDER_ADMIT, /* prefill: state for the request; decode: grant the staging slot to all sources */
     ORDER_CHUNK, /* prefill: run positions [pos0, pos0 + n), then send what became final; final: last chunk */
     ORDER_START, /* decode: unpack the slot and join the batch; prefill: the state has arrived, release it */
-    ORDER_ABORT, /* the request ends now, unfinished. slot >= 0: sources start no put any more and say QUIET. slot -1: it
-                  * leaves the batch, or (final) held nothing and no FREE follows */
-    ORDER_FREE,  /* decode: release pages and state slot of a finished request (slot -1). slot >= 0: nobody writes to the
-                  * staging slot of an aborted request any more: prefill releases its state, decode the slot */
+    ORDER_ABORT, /* the request ends now, unfinished. slot >= 0: sources start no put any more and say QUIET.
+                  * slot -1: it leaves the batch, or (final) held nothing and no FREE follows */
+    ORDER_FREE,  /* decode: release pages and state slot of a finished request (slot -1). slot >= 0: nobody writes to
+                  * the staging slot of an aborted request any more: prefill releases its state, decode the slot */
     ORDER_STOP,  /* no order follows; leave the loop */
     ORDER_N
 };
@@ -57,7 +57,8 @@ struct order_log { /* the receiving end; counters are for reading */
     int32_t *slot_request;     /* [n_slots] -1: free */
     uint32_t *slot_generation; /* [n_slots] */
 };
-enum status order_log_open(struct order_log *l, int rank, const int32_t *tokens, int n_requests, int n_slots, int single);
+enum status order_log_open(struct order_log *l, int rank, const int32_t *tokens, int n_requests, int n_slots,
+                           int single);
 void order_log_close(struct order_log *l);
 /* order_apply - accept o as the next order. ST_E_PROTOCOL names rank and numbers when it is not number applied + 1, or
  * does not fit the life of its request and slot; nothing is changed then. */

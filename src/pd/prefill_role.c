@@ -46,7 +46,9 @@ static enum status admit(struct prefiller *p, const struct order *o)
     int tokens = p->r->prompts.tokens[o->request], slot;
     TRY(state_admit(&p->e.state, tokens, &slot));
     if (slot < 0)
-        return ERR(ST_E_INTERNAL, "request %d: admitted to staging slot %d but this stage has no free state slot or pages (%d slots, %d pages free)",
+        return ERR(ST_E_INTERNAL,
+                   "request %d: admitted to staging slot %d but this stage has no free state slot or pages (%d slots, "
+                   "%d pages free)",
                    o->request, o->slot, p->e.state.n_free_slots, p->e.state.n_free_pages);
     *j = (struct job){.request = o->request, .state_slot = slot, .generation = o->generation,
                       .n_pages = split_pages(tokens, p->r->transfer.plan.page)};
@@ -97,8 +99,10 @@ static enum status check_job(const struct prefiller *p, const struct order *o)
 {
     const struct job *j = &p->job[o->slot];
     if (j->request == o->request && j->generation == o->generation) return ST_OK;
-    return ERR(ST_E_PROTOCOL, "rank %d: order %lld %s of request %d generation %u, but slot %d holds request %d generation %u",
-               p->w->rank, (long long)o->seq, order_name[o->kind], o->request, o->generation, o->slot, j->request, j->generation);
+    return ERR(ST_E_PROTOCOL,
+               "rank %d: order %lld %s of request %d generation %u, but slot %d holds request %d generation %u",
+               p->w->rank, (long long)o->seq, order_name[o->kind], o->request, o->generation, o->slot, j->request,
+               j->generation);
 }
 
 static enum status chunk(struct prefiller *p, const struct order *o)
@@ -139,8 +143,8 @@ static enum status started(struct prefiller *p, const struct order *o)
     TRY(check_job(p, o));
     TRY(transfer_push(p->transfer, 1, &idle));
     if (transfer_sending(p->transfer, o->slot))
-        return ERR(ST_E_PROTOCOL, "rank %d: START of request %d in slot %d generation %u, but this rank still sends it", p->w->rank,
-                   o->request, o->slot, o->generation);
+        return ERR(ST_E_PROTOCOL, "rank %d: START of request %d in slot %d generation %u, but this rank still sends it",
+                   p->w->rank, o->request, o->slot, o->generation);
     TRY(state_release(&p->e.state, j->state_slot));
     j->request = -1;
     return ST_OK;
@@ -165,8 +169,8 @@ static enum status freed(struct prefiller *p, const struct order *o)
     TRY(check_job(p, o));
     TRY(transfer_push(p->transfer, 1, &idle));
     if (!j->aborted || transfer_sending(p->transfer, o->slot))
-        return ERR(ST_E_PROTOCOL, "rank %d: FREE of request %d in slot %d generation %u, but its puts are not over", p->w->rank,
-                   o->request, o->slot, o->generation);
+        return ERR(ST_E_PROTOCOL, "rank %d: FREE of request %d in slot %d generation %u, but its puts are not over",
+                   p->w->rank, o->request, o->slot, o->generation);
     TRY(state_release(&p->e.state, j->state_slot));
     j->request = -1;
     return ST_OK;

@@ -56,7 +56,8 @@ static enum status alloc(struct scheduler *s)
 
 enum status scheduler_open(const struct scheduler_options *o, struct scheduler **s_p)
 {
-    if (o->n_requests < 0 || o->n_staging < 1 || o->concurrency < 1 || o->chunk < 1 || o->page < 1 || o->decode_ranks < 1)
+    if (o->n_requests < 0 || o->n_staging < 1 || o->concurrency < 1 || o->chunk < 1 || o->page < 1 ||
+        o->decode_ranks < 1)
         return ERR(ST_E_RANGE, "scheduler: requests %d, slots %d, concurrency %d, chunk %d, page %d, decode ranks %d",
                    o->n_requests, o->n_staging, o->concurrency, o->chunk, o->page, o->decode_ranks);
     struct scheduler *s = mem_alloc(1, sizeof *s, "scheduler");
@@ -97,12 +98,12 @@ static enum status take_report(struct scheduler *s, const char *what, int slot, 
                                struct slot **now_p)
 {
     if (slot < 0 || slot >= s->o.n_staging || rank < 0 || rank >= s->o.decode_ranks)
-        return ERR(ST_E_PROTOCOL, "%s for slot %d from decode rank %d: there are %d slots and %d ranks", what, slot, rank,
-                   s->o.n_staging, s->o.decode_ranks);
+        return ERR(ST_E_PROTOCOL, "%s for slot %d from decode rank %d: there are %d slots and %d ranks", what, slot,
+                   rank, s->o.n_staging, s->o.decode_ranks);
     struct slot *l = &s->slot[slot];
     if (generation > l->generation)
-        return ERR(ST_E_PROTOCOL, "%s for slot %d generation %u from decode rank %d: the slot is at generation %u", what, slot,
-                   generation, rank, l->generation);
+        return ERR(ST_E_PROTOCOL, "%s for slot %d generation %u from decode rank %d: the slot is at generation %u",
+                   what, slot, generation, rank, l->generation);
     *now_p = generation == l->generation && l->request >= 0 ? l : NULL;
     if (!*now_p) s->st.stale++;
     return ST_OK;
@@ -136,8 +137,8 @@ enum status scheduler_quiet(struct scheduler *s, int slot, uint32_t generation, 
     TRY(take_report(s, "QUIET", slot, generation, rank, &l));
     if (!l) return ST_OK;
     if (s->phase[l->request] != ABORTING)
-        return ERR(ST_E_PROTOCOL, "QUIET for slot %d generation %u from decode rank %d, but request %d is %s", slot, generation,
-                   rank, l->request, phase_name[s->phase[l->request]]);
+        return ERR(ST_E_PROTOCOL, "QUIET for slot %d generation %u from decode rank %d, but request %d is %s", slot,
+                   generation, rank, l->request, phase_name[s->phase[l->request]]);
     if (l->quiet[rank]) {
         s->st.stale++;
         return ST_OK;
@@ -415,15 +416,17 @@ struct scheduler_stats scheduler_stats(const struct scheduler *s)
 
 void scheduler_table(const struct scheduler *s)
 {
-    fprintf(stderr, "scheduler: tick %lld, order %lld\n  request  phase     slot  generation  ready  quiet  (of %d decode ranks)\n",
-            (long long)s->st.ticks, (long long)s->seq, s->o.decode_ranks);
+    fprintf(
+        stderr,
+        "scheduler: tick %lld, order %lld\n  request  phase     slot  generation  ready  quiet  (of %d decode ranks)\n",
+        (long long)s->st.ticks, (long long)s->seq, s->o.decode_ranks);
     for (int i = 0; i < s->o.n_requests; i++) {
         if (s->phase[i] == QUEUED || s->phase[i] == FREED) continue;
         int slot;
         const struct slot *l = slot_of(s, i, &slot);
         if (l)
-            fprintf(stderr, "  %7d  %-8s  %4d  %10u  %5d  %5d\n", i, phase_name[s->phase[i]], slot, l->generation, l->n_ready,
-                    l->n_quiet);
+            fprintf(stderr, "  %7d  %-8s  %4d  %10u  %5d  %5d\n", i, phase_name[s->phase[i]], slot, l->generation,
+                    l->n_ready, l->n_quiet);
         else
             fprintf(stderr, "  %7d  %s\n", i, phase_name[s->phase[i]]);
     }

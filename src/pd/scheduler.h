@@ -1,10 +1,10 @@
 /* scheduler - decides everything: who is admitted, which chunk runs, who starts, who is given up, who is freed.
  *
- * A pure state machine without MPI: events come in (a decode rank saw all words of a slot, or a FAIL; a request finished),
- * orders go out. It runs on the decode leader. Request life: QUEUED -> ADMITTED (staging slot granted, chunks ordered) ->
- * STARTED -> FINISHED -> FREED; see order.h for the ends that differ. Backpressure: nothing is ever allocated in part; a
- * request waits in the queue until a staging slot is free, and in its slot until a decode slot is free. At most n_staging
- * requests are between ADMIT and START, so the pipeline holds that many at once.
+ * A pure state machine without MPI: events come in (a decode rank saw all words of a slot, or a FAIL; a request
+ * finished), orders go out. It runs on the decode leader. Request life: QUEUED -> ADMITTED (staging slot granted,
+ * chunks ordered) -> STARTED -> FINISHED -> FREED; see order.h for the ends that differ. Backpressure: nothing is ever
+ * allocated in part; a request waits in the queue until a staging slot is free, and in its slot until a decode slot is
+ * free. At most n_staging requests are between ADMIT and START, so the pipeline holds that many at once.
  * A request that fails or is given up in its slot is ABORTed; the slot is granted again only when every decode rank has
  * said that all sources are quiet. Nothing is tried twice within a run: the row says failed or aborted, and --resume
  * takes it up. A prompt longer than max_prompt is refused by itself.

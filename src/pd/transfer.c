@@ -139,8 +139,8 @@ static enum status hash_run(void *ctx, const struct plan_run *run)
     return ST_OK;
 }
 
-enum status transfer_hash_copy(const struct transfer *t, const struct peer *p, const struct plan_copy *copy, enum side side,
-                               const char *base, int64_t src_item, int logical, uint64_t *h_p)
+enum status transfer_hash_copy(const struct transfer *t, const struct peer *p, const struct plan_copy *copy,
+                               enum side side, const char *base, int64_t src_item, int logical, uint64_t *h_p)
 {
     struct hashing x = {t, side, base, *h_p};
     const struct layout *src = side == SIDE_SOURCE ? &t->source->layout : &p->layout;

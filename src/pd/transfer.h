@@ -31,7 +31,7 @@ struct transfer_options {
     int verify;              /* checksums, NaN pre-fill (0x7FC1 / NaN), scan at unpack */
     struct plan_options plan;
     int drop_component, drop_rank; /* --inject drop:COMP@RANK: that source never writes that word; -1, -1: off */
-    int flip_component, flip_rank; /* --inject flip:COMP@RANK: that destination finds one bit turned, once; -1, -1: off */
+    int flip_component, flip_rank; /* --inject flip:COMP@RANK: that destination finds one bit turned, once; -1: off */
     double delay_s;                /* --inject delay:STAGE@MS: this source takes so long over every run; 0: off */
 };
 
@@ -98,7 +98,7 @@ enum status transfer_quiet(struct transfer *t, int slot, int *quiet_p);
 uint64_t transfer_seen(const struct transfer *t);
 /* transfer_blame - after ready said -1: the world rank of the first source that reports FAIL. */
 int transfer_blame(const struct transfer *t, int slot);
-/* transfer_stop - tell all sources of the granted slot to start no put any more (ABORT); then wait for transfer_quiet. */
+/* transfer_stop - tell all sources of the granted slot to start no put any more (ABORT); transfer_quiet follows. */
 enum status transfer_stop(struct transfer *t, int slot);
 /* transfer_drop - the slot is free again without having been unpacked; ST_E_PROTOCOL while a source is not quiet. */
 enum status transfer_drop(struct transfer *t, int slot);

@@ -127,10 +127,10 @@ static inline uint64_t word_load(const void *p)
 enum side { SIDE_SOURCE, SIDE_DEST };
 enum status transfer_hash(const struct transfer *t, const struct peer *p, enum comp comp, enum side side, const char *base,
                           const int32_t *pages, int n_pages, int item, uint64_t *hash_p);
-/* transfer_hash_copy - the same for one copy and one logical page, chained onto *h_p. src_item: page or state slot of the
- * source; a destination, which knows none, gives 0: which one does not change a run's shape. */
-enum status transfer_hash_copy(const struct transfer *t, const struct peer *p, const struct plan_copy *copy, enum side side,
-                               const char *base, int64_t src_item, int logical, uint64_t *h_p);
+/* transfer_hash_copy - the same for one copy and one logical page, chained onto *h_p. src_item: page or state slot of
+ * the source; a destination, which knows none, gives 0: which one does not change a run's shape. */
+enum status transfer_hash_copy(const struct transfer *t, const struct peer *p, const struct plan_copy *copy,
+                               enum side side, const char *base, int64_t src_item, int logical, uint64_t *h_p);
 static inline int comp_paged(enum comp c)
 {
     return c == COMP_MLA || c == COMP_DRAFT;

@@ -338,7 +338,7 @@ static enum status push_one(struct transfer *t, int slot, int d, int settle_now)
         drop_queue(o);
     }
     if (!pending(s, o)) return ST_OK;
-    int first = !settle_now || t->opt.delay_s > 0; /* a run that is through at last is said before the next holds it up */
+    int first = !settle_now || t->opt.delay_s > 0; /* a slow run that is through is said before the next holds it up */
     if (first && to_settle(s, o) && !held_back(t, o)) TRY(settle(t, slot, d));
     if (!o->stopped) TRY(issue(t, slot, d));
     if (settle_now && to_settle(s, o) && !held_back(t, o)) TRY(settle(t, slot, d));

@@ -1,8 +1,9 @@
 /* Verification in detail: a checksum of every entry and page that a source sends a destination, computed on both sides.
  *
- * The words carry one sum per component, which says that something is wrong. These sums, one for each copy of the pair's plan
- * and each page of it, say where. They go as one message per request, source and destination, sent when all of the request
- * is queued; the destination keeps taking them in while it waits for words, so those of an aborted request never pile up. */
+ * The words carry one sum per component, which says that something is wrong. These sums, one for each copy of the
+ * pair's plan and each page of it, say where. They go as one message per request, source and destination, sent when all
+ * of the request is queued; the destination keeps taking them in while it waits for words, so those of an aborted
+ * request never pile up. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -71,8 +72,8 @@ void transfer_sums_close(struct transfer *t)
 }
 
 /* hash of copy k and logical page i as one side has it */
-static enum status hash_one(const struct transfer *t, const struct peer *p, int k, int i, enum side side, const char *base,
-                            int64_t src_item, uint64_t *h_p)
+static enum status hash_one(const struct transfer *t, const struct peer *p, int k, int i, enum side side,
+                            const char *base, int64_t src_item, uint64_t *h_p)
 {
     *h_p = 0;
     return transfer_hash_copy(t, p, &p->plan.copy[k], side, base, src_item, i, h_p);
@@ -101,8 +102,9 @@ enum status transfer_sums_send(struct transfer *t, int slot)
         }
         v[0] = s->generation;
         v[1] = (uint64_t)(n - HEAD);
-        TRY(mpi_check(MPI_Isend(v, n, MPI_UINT64_T, p->rank, TAG_SUMS + slot, t->w->xfer, &t->sums->req[place(t, slot, d)]),
-                      "MPI_Isend"));
+        TRY(mpi_check(
+            MPI_Isend(v, n, MPI_UINT64_T, p->rank, TAG_SUMS + slot, t->w->xfer, &t->sums->req[place(t, slot, d)]),
+            "MPI_Isend"));
     }
     return ST_OK;
 }
@@ -116,20 +118,26 @@ enum status transfer_sums_take(struct transfer *t, int slot)
             int n = HEAD + t->sums->most;
             got = 0;
             if (t->peer[s].expected)
-                TRY(mpi_check(MPI_Improbe(t->peer[s].rank, TAG_SUMS + slot, t->w->xfer, &got, &m, MPI_STATUS_IGNORE), "MPI_Improbe"));
+                TRY(mpi_check(MPI_Improbe(t->peer[s].rank, TAG_SUMS + slot, t->w->xfer, &got, &m, MPI_STATUS_IGNORE),
+                              "MPI_Improbe"));
             if (got) TRY(mpi_check(MPI_Mrecv(values(t, slot, s), n, MPI_UINT64_T, &m, MPI_STATUS_IGNORE), "MPI_Mrecv"));
         }
     return ST_OK;
 }
 
-static enum status differs(const struct transfer *t, int slot, const struct peer *p, int k, int i, uint64_t have, uint64_t want)
+static enum status differs(const struct transfer *t, int slot, const struct peer *p, int k, int i, uint64_t have,
+                           uint64_t want)
 {
     const struct plan_copy *c = &p->plan.copy[k];
     const struct layout_entry *e = &t->slot.entry[c->dst_entry];
     return ERR(ST_E_FAULT,
-               "request %d slot %d: checksum of %s layer %d%s, page %d, from rank %d is %016" PRIx64 ", the source sent %016" PRIx64,
-               t->to[slot].request, slot, comp_name[c->comp], e->layer, c->comp != COMP_DRAFT ? "" : e->kv ? " V" : " K", i, p->rank,
-               have, want);
+               "request %d slot %d: checksum of %s layer %d%s, page %d, from rank %d is %016" PRIx64
+               ", the source sent %016" PRIx64,
+               t->to[slot].request, slot, comp_name[c->comp], e->layer,
+               c->comp != COMP_DRAFT ? ""
+               : e->kv               ? " V"
+                                     : " K",
+               i, p->rank, have, want);
 }
 
 enum status transfer_sums_check(struct transfer *t, int slot)
@@ -145,8 +153,8 @@ enum status transfer_sums_check(struct transfer *t, int slot)
             if (v[0] != x->generation) TRY(wait_pause(&w));
         }
         if (v[1] != (uint64_t)sums_of(p, x->n_pages))
-            return ERR(ST_E_FAULT, "request %d slot %d: rank %d sent %" PRIu64 " checksums, the plan has %d", x->request, slot, p->rank,
-                       v[1], sums_of(p, x->n_pages));
+            return ERR(ST_E_FAULT, "request %d slot %d: rank %d sent %" PRIu64 " checksums, the plan has %d",
+                       x->request, slot, p->rank, v[1], sums_of(p, x->n_pages));
         int n = HEAD;
         for (int k = 0; k < p->plan.n; k++)
             for (int i = 0; i < (comp_paged(p->plan.copy[k].comp) ? x->n_pages : 1); i++, n++) {
