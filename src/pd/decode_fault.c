@@ -110,13 +110,13 @@ enum status decode_drop(struct decoder *p, const struct order *o)
 
 /* ---- injected faults ---------------------------------------------------------------------------------- */
 
-/* When a chosen request is to go: 1: while it is queued; more: at that tick; below 0: at so many tokens. */
 static int chosen(const struct run_inject *in, int request)
 {
     return in->abort_percent > 0 &&
            (int)(rng_u64((uint64_t)in->abort_seed, (uint64_t)request, 0) % 100) < in->abort_percent;
 }
 
+/* When a chosen request is to go: at that tick; below 0: at so many tokens. */
 static int64_t random_moment(const struct decoder *p, int request)
 {
     uint64_t seed = (uint64_t)p->r->inject.abort_seed, r = (uint64_t)request;
