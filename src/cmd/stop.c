@@ -45,6 +45,12 @@ void stop_speak(const char *out)
     if (first) say(first);
 }
 
+void stop_quiet(void)
+{
+    speaks = 0;
+    spoke = 1;
+}
+
 const volatile int *stop_signal(void)
 {
     return &first;

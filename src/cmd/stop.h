@@ -10,6 +10,8 @@
 void stop_watch(void);
 /* stop_speak - this rank acts: it says so when a signal comes, or now if one has come. out: the file of results. */
 void stop_speak(const char *out);
+/* stop_quiet - the run has failed or was refused: a signal, which the launcher sends to end the job, is not spoken of. */
+void stop_quiet(void);
 /* stop_signal - 0, or the number of the first signal that came; it changes under the reader. */
 const volatile int *stop_signal(void);
 
