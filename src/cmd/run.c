@@ -322,6 +322,7 @@ static enum status leader_end(struct job *j, const struct rank_stats *all)
 {
     int lead = leader_rank(j);
     char *plan = NULL;
+    stop_speak_now();
     print_ranks(all, j->w.size);
     print_shared(all, j->w.size);
     print_free(all, j->w.size);
@@ -379,7 +380,7 @@ static enum status job_body(struct job *j)
     TRY(check_build(j));
     if (!talks && !j->o.debug) log_init(role, number, LOG_WARN);
     TRY(prepare(j));
-    if (j->leader) stop_speak(j->o.out); /* not before: a run that was refused has nothing to finish */
+    if (j->leader) stop_speak(j->o.out, j->w.size); /* not before: a run that was refused has nothing to finish */
     TRY(open_results(j));
     if (j->leader) log_info("run %s: %s, %d prompts, %s kernels, config %s", j->facts.f.run_id, j->facts.f.topology, j->n, j->ops.isa, j->facts.f.config_hash);
     if (prefill) {
