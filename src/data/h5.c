@@ -147,8 +147,8 @@ enum status h5_check_folder(const char *path)
     }
     mem_free(probe);
     if (fd >= 0) return ST_OK;
-    return ERR(ST_E_FILE, "%s: its directory %.*s cannot be written: %s; make it, or name a file elsewhere with --out", path,
-               n, slash ? path : ".", strerror(e));
+    return ERR(ST_E_FILE, "%s: its directory %.*s cannot be written: %s; make it, or name a file elsewhere with --out",
+               path, n, slash ? path : ".", strerror(e));
 }
 
 enum status h5_create(const char *path, int overwrite, struct h5 **f_p)

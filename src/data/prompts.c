@@ -119,7 +119,8 @@ enum status prompts_claim(const char *path, int overwrite)
     struct stat sb;
     if (stat(path, &sb) != 0) return h5_check_folder(path);
     if (!S_ISREG(sb.st_mode) || !is_ours(path))
-        return ERR(ST_E_FILE, "%s: exists and holds no prompts; --force replaces nothing else: name another file", path);
+        return ERR(ST_E_FILE, "%s: exists and holds no prompts; --force replaces nothing else: name another file",
+                   path);
     if (!overwrite) return ERR(ST_E_FILE, "%s: exists; replace it with --force, or name another file", path);
     return h5_check_folder(path);
 }

@@ -282,7 +282,7 @@ static enum status resume(struct results_writer *w, const struct results_setup *
         return st;
     }
     int64_t before = w->store.rows;
-    if (lines > 0) { /* a kill between journal and file leaves what only the journal has: a row, an attempt's attributes */
+    if (lines > 0) { /* a kill leaves what only the journal has: a row, the attributes of an attempt without rows */
         struct rebuild b = {w->path, &w->store, 1, 0};
         const struct results_replay r = {&b, on_same_run, on_row, on_attrs, NULL, NULL, NULL};
         TRY(results_journal_replay(w->journal.path, &r));
@@ -298,6 +298,19 @@ static enum status resume(struct results_writer *w, const struct results_setup *
 }
 
 /* ---- the writer ----------------------------------------------------------------------------------- */
+
+/* a resume cuts a torn last line: of a journal, not of a file of another kind that has its name */
+static enum status check_journal(const char *path)
+{
+    char *journal = results_journal_path(path);
+    if (!journal) return ST_E_NOMEM;
+    enum status st = ST_OK;
+    if (journal_holds(journal) == HOLDS_OTHER)
+        st = ERR(ST_E_FORMAT, "%s: the journal's name, but it is none of results; name another file than %s", journal,
+                 path);
+    mem_free(journal);
+    return st;
+}
 
 /* a new run takes nothing's place but that of results, and theirs only with --force-new */
 static enum status check_place(const char *path, int force)
@@ -345,7 +358,7 @@ enum status results_open(const char *path, enum results_mode mode, const struct 
                          struct results_writer **w_p)
 {
     TRY(results_check_setup(path, setup));
-    if (mode != RESULTS_RESUME) TRY(check_place(path, mode == RESULTS_FORCE));
+    TRY(mode == RESULTS_RESUME ? check_journal(path) : check_place(path, mode == RESULTS_FORCE));
     TRY(h5_check_folder(path));
     struct results_writer *w = mem_alloc(1, sizeof *w, "the results writer");
     if (!w) return ST_E_NOMEM;

@@ -105,7 +105,7 @@ struct result_attr {     /* one root attribute */
 enum results_mode {
     RESULTS_NEW,    /* refuse when PATH or PATH.jsonl exists */
     RESULTS_RESUME, /* continue under the same config hash; start new when there is nothing to continue */
-    RESULTS_FORCE   /* replace results, damaged ones included if their journal is beside them; refuse any other file */
+    RESULTS_FORCE   /* replace results, damaged ones beside their journal too; refuse any other file */
 };
 struct results_identity { /* one thing that config_hash covers and a root attribute records */
     const char *key;         /* the attribute, text */

@@ -82,7 +82,8 @@ expect 2 "show of something else" "exists.h5" "$PDFLASH" show "$W/exists.h5"
 
 # no mode of a run replaces what is no result, the file or the journal's name beside it; nor does it say that it would
 kept() { # NAME TEXT FILE OUT: FILE is as it was after a refusal of OUT in either mode
-    rm -rf "$W/before" && cp -r "$3" "$W/before"
+    rm -rf "$W/before"
+    cp -r "$3" "$W/before"
     for mode in "" --force-new; do
         expect 2 "run $mode over $1" "$2" "$PDFLASH" run $MODEL --prompts "$W/p.h5" --single --max-new 4 --out "$4" $mode
         check "run $mode over $1: no advice to replace it" sh -c "! grep -qe --resume -e --force-new '$W/expect.log'"
@@ -95,6 +96,10 @@ for f in README.md tools "$W/p.h5"; do
 done
 rm -f "$W/words.h5" && cp inputs/gsm8k-test64.jsonl "$W/words.h5.jsonl"
 kept "questions that have the journal's name" "words.h5.jsonl: .* holds no results; name" "$W/words.h5.jsonl" "$W/words.h5"
+printf 'no line end' >>"$W/words.h5.jsonl" && cp "$W/words.h5.jsonl" "$W/before"
+expect 2 "resume beside questions that have the journal's name" "words.h5.jsonl: .* none of results; name another" \
+    "$PDFLASH" run $MODEL --prompts "$W/p.h5" --single --max-new 4 --out "$W/words.h5" --resume
+check "resume beside questions: they are as they were" cmp "$W/before" "$W/words.h5.jsonl"
 
 # a directory for evidence: its parents are made, what it holds is not mixed with another run's
 rm -rf "$W/ev" && mkdir -p "$W/ev/used" && echo keep >"$W/ev/used/notes.txt" && echo keep >"$W/ev/file"

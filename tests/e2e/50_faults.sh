@@ -134,6 +134,22 @@ wait $pid
 rc=$?
 if [ $rc = 130 ]; then pass "a second INT ends the process"; else fail "a second INT: exit $rc"; fi
 
+# SIGTERM to the leader among several ranks is no end of the job: it is said all the same, once
+rm -f "$W/term4.h5" "$W/term4.h5.jsonl"
+$MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --spec none --out "$W/term4.h5" --concurrency 1 --slots 1 >"$W/term4.log" 2>&1 &
+mpi=$!
+for _ in $(seq 400); do grep -q '"kind":"row"' "$W/term4.h5.jsonl" 2>/dev/null && break; sleep 0.02; done
+kill -TERM "$(sed -n 's/^.decode.0. info: build .* pid //p' "$W/term4.log")"
+wait $mpi
+rc=$?
+n=$(grep -c "SIGTERM received: .* results in $W/term4.h5" "$W/term4.log")
+if [ $rc = 75 ] && [ "$n" = 1 ]; then
+    pass "TERM to the leader of 4: exit 75, said once"
+else
+    fail "TERM to the leader of 4: exit $rc, said $n times"
+    cat "$W/term4.log"
+fi
+
 # the signal through mpirun
 rm -f "$W/usr1.h5" "$W/usr1.h5.jsonl"
 $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/usr1.h5" --watchdog 60 --concurrency 1 --slots 1 \
