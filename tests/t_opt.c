@@ -62,6 +62,8 @@ START_TEST(bad_words_are_refused_with_their_name)
         {"--text a --choice four", "'four' is unknown; choose one of one,two,three"},
         {"--text a --choice on", "'on' is unknown"},
         {"--text a --flag=1", "--flag takes no value"},
+        {"--text=", "--text is empty; it takes T; an unset shell variable?"},
+        {"--text a --text=", "--text is empty"},
         {"--number 3", "--text T is required"},
         {"--text a word", "'word': unexpected word"},
     };

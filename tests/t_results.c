@@ -267,6 +267,36 @@ START_TEST(a_refused_resume_says_what_differs)
 }
 END_TEST
 
+/* killed before the first row: only the journal has what the run was */
+START_TEST(attributes_outlive_a_run_without_rows)
+{
+    const char *path = clean_path("norows.h5");
+    struct results_writer *w = open_ok(path, RESULTS_NEW);
+    ck_assert_int_eq(results_attrs(w, &(struct result_attr){"spec", H5_KIND_STR, "dflash", 0, 0}, 1), ST_OK);
+    ck_assert_int_eq(results_attrs(w, &(struct result_attr){"attempt_1_topology", H5_KIND_STR, "pp2", 0, 0}, 1), ST_OK);
+    results_close(w);
+    struct results *r = load_ok(path);
+    ck_assert_ptr_null(results_attr_str(r, "spec"));
+    results_free(r);
+    static const struct results_identity d[] = {{"spec", "--spec", "none"}};
+    const struct results_setup other = {"other", QUESTIONS, BLOCK, d, 1};
+    ck_assert_int_eq(results_open(path, RESULTS_RESUME, &other, &w), ST_E_CONFIG);
+    ck_assert_msg(strstr(err_last(), "--spec is dflash in the file and none now") != NULL, "%s", err_last());
+    w = open_ok(path, RESULTS_RESUME);
+    ck_assert_int_eq(results_attempt(w), 2);
+    results_close(w);
+    w = open_ok(path, RESULTS_RESUME);
+    ck_assert_int_eq(results_attrs(w, &(struct result_attr){"attempt_3_topology", H5_KIND_STR, "pp3", 0, 0}, 1), ST_OK);
+    ck_assert_int_eq(results_sync(w), ST_OK);
+    results_close(w);
+    r = load_ok(path);
+    ck_assert_str_eq(results_attr_str(r, "spec"), "dflash");
+    ck_assert_str_eq(results_attr_str(r, "attempt_1_topology"), "pp2");
+    ck_assert_str_eq(results_attr_str(r, "attempt_3_topology"), "pp3");
+    results_free(r);
+}
+END_TEST
+
 START_TEST(rows_that_cannot_be_are_refused)
 {
     const char *path = clean_path("rows.h5");
@@ -488,6 +518,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, existing_files_and_other_writers_are_refused);
     SUITE_TEST(tc, another_configuration_is_refused_naming_both);
     SUITE_TEST(tc, a_refused_resume_says_what_differs);
+    SUITE_TEST(tc, attributes_outlive_a_run_without_rows);
     SUITE_TEST(tc, rows_that_cannot_be_are_refused);
     SUITE_TEST(tc, failed_rows_are_redone_by_a_later_attempt);
     SUITE_TEST(tc, a_damaged_file_or_journal_loses_nothing_committed);

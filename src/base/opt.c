@@ -40,6 +40,16 @@ static enum status store_number(const struct opt_row *r, const char *text, void 
     return ST_OK;
 }
 
+/* "$NOTSET" in a script is an empty word, never a name */
+static enum status refuse_empty(const struct opt_row *r)
+{
+    const char *arg = r->arg ? r->arg : "VALUE";
+    if (strcmp(arg, "FILE") == 0 || strcmp(arg, "DIR") == 0)
+        return ERR(ST_E_USAGE, "--%s is empty; name a %s; an unset shell variable?", r->name,
+                   arg[0] == 'F' ? "file" : "directory");
+    return ERR(ST_E_USAGE, "--%s is empty; it takes %s; an unset shell variable?", r->name, arg);
+}
+
 static enum status store(const struct opt_row *r, const char *text, void *base)
 {
     switch (r->kind) {
@@ -50,6 +60,7 @@ static enum status store(const struct opt_row *r, const char *text, void *base)
     case OPT_DOUBLE:
         return store_number(r, text, base);
     case OPT_STR:
+        if (!*text) return refuse_empty(r);
         *(const char **)at(r, base) = text;
         return ST_OK;
     case OPT_CHOICE: {

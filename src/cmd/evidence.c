@@ -19,7 +19,7 @@ static enum status make_folders(const char *dir)
 {
     char path[4096];
     size_t n = strlen(dir);
-    if (n == 0 || n >= sizeof path)
+    if (n >= sizeof path)
         return ERR(ST_E_USAGE, "--evidence: a path of %zu bytes; 1 to %zu can be used", n, sizeof path - 1);
     for (size_t i = 1; i <= n; i++) {
         if (dir[i] != '/' && dir[i] != 0) continue;

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/buf.h"
 #include "base/log.h"
@@ -88,6 +89,22 @@ out:
     return st;
 }
 
+static int same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* before the work, so that nobody waits for a refusal */
+static enum status check_out(const struct options *o)
+{
+    const char *const in[][2] = {{"jsonl", o->jsonl}, {"shots-from", o->shots_from}};
+    for (size_t i = 0; i < sizeof in / sizeof in[0]; i++)
+        if (in[i][1] && same_file(o->out, in[i][1]))
+            return ERR(ST_E_FILE, "--out %s: is the file of --%s; name another file to write", o->out, in[i][0]);
+    return prompts_claim(o->out, o->force);
+}
+
 enum status cmd_prompts(int argc, char **argv)
 {
     struct options o;
@@ -96,6 +113,7 @@ enum status cmd_prompts(int argc, char **argv)
     TRY(options_parse(CMD_PROMPTS, argc, argv, &o, NULL, 0, &n, &help));
     if (help) return ST_OK;
     if (o.shots && !o.shots_from) return ERR(ST_E_USAGE, "--shots %d needs --shots-from FILE", o.shots);
+    TRY(check_out(&o));
     memset(&shots, 0, sizeof shots);
     if (o.shots) TRY(jsonl_read(o.shots_from, o.shots, &shots));
     if ((int)shots.n < o.shots) {

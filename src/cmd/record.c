@@ -135,6 +135,7 @@ enum status record_open(const struct options *o, const struct setup *s, const st
     if (st == ST_OK) st = echo_options(r->w, o);
     if (st == ST_OK) st = write_facts(r->w, f);
     if (st == ST_OK) st = prompt_attrs(r->w, p);
+    if (st == ST_OK) st = results_sync(r->w); /* who dies before the first row has said what it was */
     if (st != ST_OK) {
         record_close(r);
         return st;

@@ -322,6 +322,7 @@ static enum status leader_end(struct job *j, const struct rank_stats *all)
 {
     int lead = leader_rank(j);
     char *plan = NULL;
+    stop_speak_now();
     print_ranks(all, j->w.size);
     print_shared(all, j->w.size);
     print_free(all, j->w.size);
@@ -375,11 +376,11 @@ static enum status job_body(struct job *j)
     int number = prefill ? j->w.rank : j->w.rank - j->s.topo.n_prefill;
     log_init(role, number, j->o.debug ? LOG_DEBUG : LOG_INFO);
     if (j->o.evidence) TRY(open_evidence(j));
-    if (j->leader) stop_speak(j->o.out);
     TRY(facts_start(&j->facts, &j->w, &j->s, &j->o));
     TRY(check_build(j));
     if (!talks && !j->o.debug) log_init(role, number, LOG_WARN);
     TRY(prepare(j));
+    if (j->leader) stop_speak(j->o.out, j->w.size); /* not before: a run that was refused has nothing to finish */
     TRY(open_results(j));
     if (j->leader) log_info("run %s: %s, %d prompts, %s kernels, config %s", j->facts.f.run_id, j->facts.f.topology, j->n, j->ops.isa, j->facts.f.config_hash);
     if (prefill) {
@@ -425,6 +426,7 @@ enum status cmd_run(int argc, char **argv)
     st = world_start(NULL, NULL, &j->w);
     if (st == ST_OK) {
         st = job_body(j);
+        if (st != ST_OK) stop_quiet();
         int code = err_exit_code(st);
         /* a refusal is known to all ranks; a fault may be known to this one only, and the others wait for it */
         if (code == 3 || st == ST_E_WATCHDOG) world_abort(&j->w, code);

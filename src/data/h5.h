@@ -34,6 +34,8 @@ struct h5; /* opaque: an open file */
 /* h5_create - start a new file for path (nothing on disk before the first h5_flush). An existing path is
  * refused (ST_E_FILE) unless overwrite. */
 enum status h5_create(const char *path, int overwrite, struct h5 **f_p);
+/* h5_check_folder - ST_E_FILE, naming the directory, unless a file can be made beside path. */
+enum status h5_check_folder(const char *path);
 /* h5_open - open an existing file; writable: load it into memory for further writing (see above). */
 enum status h5_open(const char *path, int writable, struct h5 **f_p);
 /* h5_is_hdf5 - 1 when the file exists and begins as an HDF5 file. */

@@ -1,7 +1,7 @@
 #include "data/prompts.h"
 
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include "base/buf.h"
 #include "base/hash.h"
@@ -101,13 +101,36 @@ static enum status write_rows(struct h5 *f, const struct prompts_row *row, size_
     return ST_OK;
 }
 
+/* 1: HDF5 with our schema */
+static int is_ours(const char *path)
+{
+    struct h5 *f;
+    char *schema = NULL;
+    if (!h5_is_hdf5(path) || h5_open(path, 0, &f) != ST_OK) return 0;
+    int ours = h5_has_attr(f, "/", "schema") && h5_get_str(f, "/", "schema", &schema) == ST_OK &&
+               strcmp(schema, SCHEMA) == 0;
+    mem_free(schema);
+    h5_close(f);
+    return ours;
+}
+
+enum status prompts_claim(const char *path, int overwrite)
+{
+    struct stat sb;
+    if (stat(path, &sb) != 0) return h5_check_folder(path);
+    if (!S_ISREG(sb.st_mode) || !is_ours(path))
+        return ERR(ST_E_FILE, "%s: exists and holds no prompts; --force replaces nothing else: name another file",
+                   path);
+    if (!overwrite) return ERR(ST_E_FILE, "%s: exists; replace it with --force, or name another file", path);
+    return h5_check_folder(path);
+}
+
 enum status prompts_write(const char *path, int overwrite, const struct prompts_meta *meta,
                           const struct prompts_row *row, size_t n)
 {
     if (n == 0) return ERR(ST_E_RANGE, "%s: no rows to write", path);
     struct h5 *f;
-    if (!overwrite && access(path, F_OK) == 0)
-        return ERR(ST_E_FILE, "%s: exists; replace it with --force, or name another file", path);
+    TRY(prompts_claim(path, overwrite));
     TRY(h5_create(path, overwrite, &f));
     enum status st = write_meta(f, meta, n);
     if (st == ST_OK) st = make_sets(f);

@@ -92,6 +92,50 @@ static enum status same_as_file(const char *path, const struct results_store *s,
                path, text);
 }
 
+/* ---- what is at a path ----------------------------------------------------------------------------- */
+
+enum holding {
+    HOLDS_NOTHING,
+    HOLDS_RESULTS, /* of this program: the file says so, or the journal beside a file that cannot be read any more */
+    HOLDS_OTHER    /* never replaced */
+};
+
+/* the journal begins as journals do; a kill may have left any part of its first line */
+static int is_journal(const char *path)
+{
+    static const char first[] = "{\"kind\":\"run\",\"schema\":\"" RESULTS_SCHEMA_NAME "\"";
+    char text[sizeof first];
+    FILE *f = fopen(path, "rb");
+    if (!f) return 0;
+    size_t n = fread(text, 1, sizeof first - 1, f);
+    fclose(f);
+    return memcmp(text, first, n) == 0;
+}
+
+static enum holding journal_holds(const char *path)
+{
+    struct stat sb;
+    if (stat(path, &sb) != 0) return HOLDS_NOTHING;
+    if (!S_ISREG(sb.st_mode) || !is_journal(path)) return HOLDS_OTHER;
+    return sb.st_size > 0 ? HOLDS_RESULTS : HOLDS_NOTHING;
+}
+
+static enum holding file_holds(const char *path, const char *journal)
+{
+    struct stat sb;
+    struct h5 *f;
+    char *schema = NULL;
+    if (stat(path, &sb) != 0) return HOLDS_NOTHING;
+    if (!S_ISREG(sb.st_mode)) return HOLDS_OTHER;
+    if (!h5_is_hdf5(path) || h5_open(path, 0, &f) != ST_OK)
+        return journal_holds(journal) == HOLDS_RESULTS ? HOLDS_RESULTS : HOLDS_OTHER;
+    int ours = h5_has_attr(f, "/", "schema") && h5_get_str(f, "/", "schema", &schema) == ST_OK &&
+               strcmp(schema, RESULTS_SCHEMA_NAME) == 0;
+    mem_free(schema);
+    h5_close(f);
+    return ours ? HOLDS_RESULTS : HOLDS_OTHER;
+}
+
 static enum status on_run(void *ctx, const struct results_setup *u, int32_t attempt)
 {
     struct rebuild *b = ctx;
@@ -237,18 +281,16 @@ static enum status resume(struct results_writer *w, const struct results_setup *
     } else {
         return st;
     }
-    TRY(same_as_file(w->path, &w->store, setup));
-    if (lines == 0) {
-        TRY(journal_from_file(w));
-    } else {
-        /* a kill between journal and file leaves a row that only the journal has */
+    int64_t before = w->store.rows;
+    if (lines > 0) { /* a kill leaves what only the journal has: a row, the attributes of an attempt without rows */
         struct rebuild b = {w->path, &w->store, 1, 0};
-        const struct results_replay r = {&b, on_same_run, on_row, NULL, NULL, NULL, NULL};
-        int64_t before = w->store.rows;
+        const struct results_replay r = {&b, on_same_run, on_row, on_attrs, NULL, NULL, NULL};
         TRY(results_journal_replay(w->journal.path, &r));
-        if (w->store.rows > before)
-            log_info("%s: %lld rows taken from the journal", w->path, (long long)(w->store.rows - before));
     }
+    TRY(same_as_file(w->path, &w->store, setup));
+    if (lines == 0) TRY(journal_from_file(w));
+    if (w->store.rows > before)
+        log_info("%s: %lld rows taken from the journal", w->path, (long long)(w->store.rows - before));
     TRY(results_store_attempt(&w->store, w->store.attempt + 1));
     log_info("%s: attempt %d, %lld of %lld questions are done", w->path, w->store.attempt, (long long)w->store.done,
              (long long)w->store.questions);
@@ -257,31 +299,46 @@ static enum status resume(struct results_writer *w, const struct results_setup *
 
 /* ---- the writer ----------------------------------------------------------------------------------- */
 
-static enum status check_new(const char *path)
+/* a resume cuts a torn last line: of a journal, not of a file of another kind that has its name */
+static enum status check_journal(const char *path)
 {
-    static const char remedy[] = "continue it with --resume, replace it with --force-new, or name another file";
-    if (exists(path)) return ERR(ST_E_FILE, "%s: exists; %s", path, remedy);
     char *journal = results_journal_path(path);
     if (!journal) return ST_E_NOMEM;
     enum status st = ST_OK;
-    if (exists(journal)) st = ERR(ST_E_FILE, "%s: journal of an earlier run; %s", journal, remedy);
+    if (journal_holds(journal) == HOLDS_OTHER)
+        st = ERR(ST_E_FORMAT, "%s: the journal's name, but it is none of results; name another file than %s", journal,
+                 path);
     mem_free(journal);
     return st;
 }
 
-/* --force-new replaces results, damaged files included, but no other HDF5 file (prompts.h5, say) */
-static enum status check_force(const char *path)
+/* a new run takes nothing's place but that of results, and theirs only with --force-new */
+static enum status check_place(const char *path, int force)
 {
-    struct h5 *f;
-    char *schema = NULL;
-    if (!exists(path) || !h5_is_hdf5(path)) return ST_OK;
-    TRY(h5_open(path, 0, &f));
-    enum status st = h5_get_str(f, "/", "schema", &schema);
-    h5_close(f);
-    if (st == ST_OK && strcmp(schema, RESULTS_SCHEMA_NAME) != 0) st = ST_E_FILE;
-    mem_free(schema);
-    if (st == ST_OK) return ST_OK;
-    return ERR(ST_E_FILE, "%s: an HDF5 file that holds no results; it is not replaced, name another file", path);
+    static const char other[] = "holds no results; name another file",
+                      remedy[] = "continue it with --resume, replace it with --force-new, or name another file";
+    char *journal = results_journal_path(path);
+    if (!journal) return ST_E_NOMEM;
+    enum holding file = file_holds(path, journal), lines = journal_holds(journal);
+    enum status st = ST_OK;
+    if (file == HOLDS_OTHER)
+        st = ERR(ST_E_FILE, "%s: exists and %s", path, other);
+    else if (lines == HOLDS_OTHER)
+        st = ERR(ST_E_FILE, "%s: the journal's name, but it %s than %s", journal, other, path);
+    else if (!force && file != HOLDS_NOTHING)
+        st = ERR(ST_E_FILE, "%s: exists; %s", path, remedy);
+    else if (!force && exists(journal))
+        st = ERR(ST_E_FILE, "%s: journal of an earlier run; %s", journal, remedy);
+    mem_free(journal);
+    return st;
+}
+
+static enum status note(struct results_writer *w, enum status st)
+{
+    if (st == ST_E_IO)
+        log_warn("%s: rows written before are kept; make room, then continue with --resume", w->path);
+    if (st != ST_OK) w->broken = 1;
+    return st;
 }
 
 static enum status start(struct results_writer *w, enum results_mode mode, const struct results_setup *setup)
@@ -301,13 +358,13 @@ enum status results_open(const char *path, enum results_mode mode, const struct 
                          struct results_writer **w_p)
 {
     TRY(results_check_setup(path, setup));
-    if (mode == RESULTS_NEW) TRY(check_new(path));
-    if (mode == RESULTS_FORCE) TRY(check_force(path));
+    TRY(mode == RESULTS_RESUME ? check_journal(path) : check_place(path, mode == RESULTS_FORCE));
+    TRY(h5_check_folder(path));
     struct results_writer *w = mem_alloc(1, sizeof *w, "the results writer");
     if (!w) return ST_E_NOMEM;
     w->journal.fd = -1;
     w->path = mem_strdup(path);
-    enum status st = w->path ? start(w, mode, setup) : ST_E_NOMEM;
+    enum status st = w->path ? note(w, start(w, mode, setup)) : ST_E_NOMEM;
     if (st == ST_OK)
         *w_p = w;
     else
@@ -341,12 +398,6 @@ int64_t results_done_count(const struct results_writer *w)
 static enum status usable(const struct results_writer *w)
 {
     return w->broken ? ERR(ST_E_IO, "%s: an earlier write failed; resume from the file", w->path) : ST_OK;
-}
-
-static enum status note(struct results_writer *w, enum status st)
-{
-    if (st != ST_OK) w->broken = 1;
-    return st;
 }
 
 /* copies with clean text; names stay the caller's */
@@ -400,6 +451,12 @@ enum status results_plan(struct results_writer *w, const char *json, const struc
     drop_attrs(c, n);
     mem_free(text);
     return st;
+}
+
+enum status results_sync(struct results_writer *w)
+{
+    TRY(usable(w));
+    return note(w, h5_flush(w->store.f));
 }
 
 enum status results_append(struct results_writer *w, const struct result_row *row)

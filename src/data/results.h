@@ -105,7 +105,7 @@ struct result_attr {     /* one root attribute */
 enum results_mode {
     RESULTS_NEW,    /* refuse when PATH or PATH.jsonl exists */
     RESULTS_RESUME, /* continue under the same config hash; start new when there is nothing to continue */
-    RESULTS_FORCE   /* replace whatever is there */
+    RESULTS_FORCE   /* replace results, damaged ones beside their journal too; refuse any other file */
 };
 struct results_identity { /* one thing that config_hash covers and a root attribute records */
     const char *key;         /* the attribute, text */
@@ -125,7 +125,7 @@ struct results_writer; /* opaque */
  * Resume: another config hash, questions or block is refused naming what differs and both values (ST_E_CONFIG);
  * rows that only the journal has are added; if HDF5 cannot open PATH it is rebuilt from the journal (warned).
  * The attempt number is 1, and one more with each resume; `complete` becomes 0.
- * Returns ST_OK, ST_E_FILE (exists, locked), ST_E_CONFIG, ST_E_FORMAT, ST_E_IO, ST_E_HDF5. */
+ * Returns ST_OK, ST_E_FILE (exists, holds something else, locked, no such directory), ST_E_CONFIG, ST_E_FORMAT, ST_E_IO, ST_E_HDF5. */
 enum status results_open(const char *path, enum results_mode mode, const struct results_setup *setup,
                          struct results_writer **w_p);
 int32_t results_attempt(const struct results_writer *w);
@@ -134,9 +134,11 @@ const char *results_attempt_key(int32_t attempt, const char *name, char *buf, si
 /* results_done - 1 when a committed row of this index ended by EOS or length, i.e. resume skips it. */
 int results_done(const struct results_writer *w, int64_t index);
 int64_t results_done_count(const struct results_writer *w);
-/* results_attrs - set root attributes; text that is not UTF-8 is repaired as in rows; durable with the next append
- * or finish. */
+/* results_attrs - set root attributes; text that is not UTF-8 is repaired as in rows; durable with the next append,
+ * sync or finish, and a resume takes them from the journal. */
 enum status results_attrs(struct results_writer *w, const struct result_attr *a, size_t n);
+/* results_sync - make what was set durable now. ST_E_IO. */
+enum status results_sync(struct results_writer *w);
 /* results_plan - the plan as JSON text, and attributes of /plan (a may be NULL when n is 0); replaces a former
  * plan; durable with the next append or finish. */
 enum status results_plan(struct results_writer *w, const char *json, const struct result_attr *a, size_t n);

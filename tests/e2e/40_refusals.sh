@@ -54,9 +54,52 @@ expect 2 "output exists" "exists" "$PDFLASH" run $MODEL --prompts "$W/p.h5" --ou
 echo '{"question": "a\u0000b", "answer": "#### 1"}' >"$W/zero.jsonl"
 expect 2 "prompts exist" "exists; replace it with --force" \
     "$PDFLASH" prompts --model inputs/k3-nano --jsonl inputs/gsm8k-test64.jsonl --out "$W/p.h5"
+for f in README.md "$W/exists.h5" inputs/gsm8k-test64.jsonl tools; do # --force takes prompts only
+    rm -rf "$W/foreign" && cp -r "$f" "$W/foreign"
+    expect 2 "prompts --force over ${f##*/}" "foreign: exists and holds no prompts; .* name another file" \
+        "$PDFLASH" prompts --model inputs/k3-nano --jsonl inputs/gsm8k-test64.jsonl --out "$W/foreign" --force
+    check "prompts --force over ${f##*/}: it is as it was" diff -r "$f" "$W/foreign"
+done
+head -2 inputs/gsm8k-test64.jsonl >"$W/q.jsonl" && ln -f "$W/q.jsonl" "$W/link.jsonl"
+force="$PDFLASH prompts --model inputs/k3-nano --force --shots 1"
+expect 2 "prompts over their questions" "is the file of --jsonl; name another" \
+    $force --jsonl "$W/q.jsonl" --shots-from inputs/gsm8k-test64.jsonl --out "$W/link.jsonl"
+expect 2 "prompts over their examples" "is the file of --shots-from; name another" \
+    $force --shots-from "$W/q.jsonl" --jsonl inputs/gsm8k-test64.jsonl --out "$W/link.jsonl"
+check "the questions are as they were" sh -c "head -2 inputs/gsm8k-test64.jsonl | cmp - '$W/q.jsonl'"
+cp "$W/p.h5" "$W/p2.h5"
+expect 0 "prompts --force over prompts" "p2.h5: 2 prompts" \
+    $force --shots-from "$W/q.jsonl" --jsonl "$W/q.jsonl" --out "$W/p2.h5"
+for out in "$W/absent/p.h5" README.md/p.h5 /proc/p.h5; do
+    expect 2 "prompts into ${out%/*}" "its directory ${out%/*} cannot be written: .*--out" \
+        "$PDFLASH" prompts --model inputs/k3-nano --jsonl "$W/q.jsonl" --out "$out"
+    expect 2 "run into ${out%/*}" "its directory ${out%/*} cannot be written: .*--out" \
+        "$PDFLASH" run $MODEL --prompts "$W/p.h5" --single --out "$out"
+done
 expect 2 "a zero character in a row" "zero.jsonl:1: .*remove it" \
     "$PDFLASH" prompts --model inputs/k3-nano --jsonl "$W/zero.jsonl" --out "$W/z.h5"
 expect 2 "show of something else" "exists.h5" "$PDFLASH" show "$W/exists.h5"
+
+# no mode of a run replaces what is no result, the file or the journal's name beside it; nor does it say that it would
+kept() { # NAME TEXT FILE OUT: FILE is as it was after a refusal of OUT in either mode
+    rm -rf "$W/before"
+    cp -r "$3" "$W/before"
+    for mode in "" --force-new; do
+        expect 2 "run $mode over $1" "$2" "$PDFLASH" run $MODEL --prompts "$W/p.h5" --single --max-new 4 --out "$4" $mode
+        check "run $mode over $1: no advice to replace it" sh -c "! grep -qe --resume -e --force-new '$W/expect.log'"
+        check "run $mode over $1: it is as it was" diff -r "$W/before" "$3"
+    done
+}
+for f in README.md tools "$W/p.h5"; do
+    rm -rf "$W/foreign" "$W/foreign.jsonl" && cp -r "$f" "$W/foreign"
+    kept "${f##*/}" "foreign: exists and holds no results; name another file" "$W/foreign" "$W/foreign"
+done
+rm -f "$W/words.h5" && cp inputs/gsm8k-test64.jsonl "$W/words.h5.jsonl"
+kept "questions that have the journal's name" "words.h5.jsonl: .* holds no results; name" "$W/words.h5.jsonl" "$W/words.h5"
+printf 'no line end' >>"$W/words.h5.jsonl" && cp "$W/words.h5.jsonl" "$W/before"
+expect 2 "resume beside questions that have the journal's name" "words.h5.jsonl: .* none of results; name another" \
+    "$PDFLASH" run $MODEL --prompts "$W/p.h5" --single --max-new 4 --out "$W/words.h5" --resume
+check "resume beside questions: they are as they were" cmp "$W/before" "$W/words.h5.jsonl"
 
 # a directory for evidence: its parents are made, what it holds is not mixed with another run's
 rm -rf "$W/ev" && mkdir -p "$W/ev/used" && echo keep >"$W/ev/used/notes.txt" && echo keep >"$W/ev/file"
@@ -64,7 +107,13 @@ one="$PDFLASH run $MODEL --prompts $W/p.h5 --out $W/ev.h5 --single --max-new 4"
 expect 2 "evidence into a used directory" "holds notes.txt already.*--force-new" $one --evidence "$W/ev/used"
 expect 2 "evidence into a file" "ev/file: cannot" $one --evidence "$W/ev/file"
 expect 2 "evidence below a file" "ev/file.*: cannot create" $one --evidence "$W/ev/file/below"
-expect 1 "evidence without a name" "evidence: a path of 0 bytes" $one --evidence ""
+for o in model draft prompts out evidence dump-logits tag; do
+    expect 1 "empty: run --$o" "\-\-$o is empty; .*unset shell variable" $one "--$o" ""
+    expect 1 "empty: run --$o=" "\-\-$o is empty; .*unset shell variable" $one "--$o="
+done
+for o in model jsonl out shots-from; do
+    expect 1 "empty: prompts --$o" "\-\-$o is empty; name a" "$PDFLASH" prompts "--$o" ""
+done
 expect 0 "evidence with new parents" "complete" $one --evidence "$W/ev/a/b/c/"
 expect 2 "evidence of another run is kept" "already" $one --out "$W/ev2.h5" --evidence "$W/ev/a/b/c"
 expect 0 "evidence of a resumed run is added" "complete" $one --resume --evidence "$W/ev/a/b/c"
@@ -75,6 +124,12 @@ check "evidence has one command line" sh -c "grep -c 'pdflash run' '$W/ev/a/b/c/
 
 # what cannot be printed is a failure, whichever command prints
 job 1 small --single --prompts "$W/p.h5" --max-new 8
+head -c 3000 "$W/small.h5" >"$W/cut.h5" && cp "$W/cut.h5" "$W/alone.h5" && cp "$W/small.h5.jsonl" "$W/cut.h5.jsonl"
+rm -f "$W/alone.h5.jsonl"
+expect 2 "--force-new over half a file without a journal" "holds no results; name" \
+    "$PDFLASH" run $MODEL --prompts "$W/p.h5" --single --max-new 8 --out "$W/alone.h5" --force-new
+expect 0 "--force-new over half a file beside its journal" "complete" \
+    "$PDFLASH" run $MODEL --prompts "$W/p.h5" --single --max-new 8 --out "$W/cut.h5" --force-new
 for c in "show $W/small.h5" "show --json $W/small.h5" "grade $W/small.h5" "plan $MODEL" "plan --json $MODEL" \
     "run --help" "--help" "--version"; do
     expect 3 "${c%% "$W"*} to a full device" "cannot write" sh -c "'$PDFLASH' $c >/dev/full"
@@ -88,6 +143,7 @@ mismatch() { # NAME FIELD TEXT INJECT
     else
         fail "mismatch: $1: puts not reported as 0"
     fi
+    check "mismatch: $1: no word of signals" sh -c "! grep -q 'SIG.* received' '$W/expect.log'"
 }
 mismatch "page size" "page" prefill.page=32
 mismatch "kv dtype" "kv" prefill.kv=fp32

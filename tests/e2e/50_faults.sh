@@ -12,6 +12,7 @@ for rank in 0 1 2 3; do
     timeout 60 $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/kill.h5" --concurrency 2 --watchdog 5 \
         --inject kill:$rank@14 >"$W/kill.log" 2>&1
     rc=$?
+    check "kill rank $rank: the end of the job is no signal from the user" sh -c "! grep -q 'SIG.* received' '$W/kill.log'"
     if [ $rc != 0 ] && [ $rc != 124 ]; then pass "kill rank $rank: exit $rc"; else fail "kill rank $rank: exit $rc"; fi
     rm -f /dev/shm/*vader_segment* /dev/shm/*osc_rdma* 2>/dev/null
     timeout 300 $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/kill.h5" --resume >"$W/resume.log" 2>&1
@@ -29,6 +30,32 @@ if grep -qE "decode.0.* 0 +[0-9]+ +1 +1 +1 draft +DONE +[0-9]+  none" "$W/expect
     cat "$W/expect.log"
 fi
 check "a lost word: the file opens" $X rows "$W/drop.h5"
+check "a lost word: the end of the job is no signal from the user" sh -c "! grep -q 'SIG.* received' '$W/expect.log'"
+# lost before the first row: the file says what the run was
+rm -f "$W/none.h5" "$W/none.h5.jsonl"
+timeout 60 $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/none.h5" --watchdog 5 --inject kill:3@2 >"$W/none.log" 2>&1
+"$PDFLASH" show "$W/none.h5" >"$W/show.log" 2>&1
+check "lost before the first row: show" grep -q "topology pp2tp1ep1/tp2ep1" "$W/show.log"
+expect 2 "lost before the first row: resume refused" "max-new is 40 in the file and 41 now; use" \
+    "$PDFLASH" run $MODEL --prompts "$W/p.h5" --max-new 41 --single --out "$W/none.h5" --resume
+# no room: the rows written stay, the message says how to go on, and that works
+rm -f "$W/room.h5" "$W/room.h5.jsonl"
+full() { # the first row may be written, the others not: a limit on file sizes, which needs no file system of its own
+    sh -c "trap '' XFSZ; exec '$PDFLASH' run $MODEL $common --single --spec none --concurrency 1 --out '$W/room.h5'" &
+    pid=$!
+    for _ in $(seq 400); do grep -q '"kind":"row"' "$W/room.h5.jsonl" 2>/dev/null && break; sleep 0.02; done
+    prlimit --pid $pid --fsize=2000
+    wait $pid
+}
+expect_here() { # as expect, of a function
+    "$4" >"$W/full.log" 2>&1
+    local rc=$?
+    expect "$1" "$2" "$3" sh -c "cat '$W/full.log'; exit $rc"
+}
+expect_here 3 "no room for a row" "room.h5: rows written before are kept; make room, then continue with --resume" full
+check "no room: some rows are there" sh -c "'$X' rows '$W/room.h5' | grep -q length"
+expect 0 "no room: resume" "6 of 6" "$PDFLASH" run $MODEL $common --single --spec none --out "$W/room.h5" --resume
+check "no room and resume: same tokens" $X tokens "$W/whole.h5" "$W/room.h5"
 expect 2 "resume under another configuration" "max-new is 40 in the file and 41 now; use" \
     $MPIRUN -n 4 "$PDFLASH" run $MODEL --prompts "$W/p.h5" --max-new 41 $pd \
     --out "$W/whole.h5" --resume
@@ -106,6 +133,22 @@ kill -INT $pid
 wait $pid
 rc=$?
 if [ $rc = 130 ]; then pass "a second INT ends the process"; else fail "a second INT: exit $rc"; fi
+
+# SIGTERM to the leader among several ranks is no end of the job: it is said all the same, once
+rm -f "$W/term4.h5" "$W/term4.h5.jsonl"
+$MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --spec none --out "$W/term4.h5" --concurrency 1 --slots 1 >"$W/term4.log" 2>&1 &
+mpi=$!
+for _ in $(seq 400); do grep -q '"kind":"row"' "$W/term4.h5.jsonl" 2>/dev/null && break; sleep 0.02; done
+kill -TERM "$(sed -n 's/^.decode.0. info: build .* pid //p' "$W/term4.log")"
+wait $mpi
+rc=$?
+n=$(grep -c "SIGTERM received: .* results in $W/term4.h5" "$W/term4.log")
+if [ $rc = 75 ] && [ "$n" = 1 ]; then
+    pass "TERM to the leader of 4: exit 75, said once"
+else
+    fail "TERM to the leader of 4: exit $rc, said $n times"
+    cat "$W/term4.log"
+fi
 
 # the signal through mpirun
 rm -f "$W/usr1.h5" "$W/usr1.h5.jsonl"
