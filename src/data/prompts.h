@@ -40,7 +40,8 @@ struct prompts; /* opaque: a file read into memory */
  * other file is ever replaced), and its directory can be written. ST_E_FILE. */
 enum status prompts_claim(const char *path, int overwrite);
 /* prompts_write - write a whole file; overwrite: replace one that holds prompts. Row content is copied.
- * Returns ST_OK, ST_E_FILE (prompts_claim), ST_E_RANGE (empty row, negative id, no rows), ST_E_FORMAT (UTF-8), ST_E_IO. */
+ * Returns ST_OK, ST_E_FILE (prompts_claim), ST_E_RANGE (empty row, negative id, no rows), ST_E_FORMAT (UTF-8),
+ * ST_E_IO. */
 enum status prompts_write(const char *path, int overwrite, const struct prompts_meta *meta,
                           const struct prompts_row *row, size_t n);
 

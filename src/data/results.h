@@ -125,7 +125,8 @@ struct results_writer; /* opaque */
  * Resume: another config hash, questions or block is refused naming what differs and both values (ST_E_CONFIG);
  * rows that only the journal has are added; if HDF5 cannot open PATH it is rebuilt from the journal (warned).
  * The attempt number is 1, and one more with each resume; `complete` becomes 0.
- * Returns ST_OK, ST_E_FILE (exists, holds something else, locked, no such directory), ST_E_CONFIG, ST_E_FORMAT, ST_E_IO, ST_E_HDF5. */
+ * Returns ST_OK, ST_E_FILE (exists, holds something else, locked, no such directory),
+ * ST_E_CONFIG, ST_E_FORMAT, ST_E_IO, ST_E_HDF5. */
 enum status results_open(const char *path, enum results_mode mode, const struct results_setup *setup,
                          struct results_writer **w_p);
 int32_t results_attempt(const struct results_writer *w);
