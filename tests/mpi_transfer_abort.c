@@ -15,28 +15,6 @@ const char *const suite_name = "mpi_transfer_abort";
 enum { FIRST = 4, NEXT = 1 };
 static const double for_ever = 1e6; /* seconds a run of a slow source takes, until the test lets it through */
 
-static struct topology any_topology(void)
-{
-    int n = suite_size();
-    return n == 2   ? topology_make_small(1, 1, 1)
-           : n == 3 ? topology_make_small(1, 1, 2)
-           : n == 5 ? topology_make_small(3, 1, 2)
-           : n == 8 ? topology_make_small(2, 2, 4)
-                    : topology_make_small(n - 1, 1, 1);
-}
-
-static void meet(struct bench *b)
-{
-    MPI_Request r;
-    struct waiter w = {0, 0};
-    MPI_Ibarrier(b->w.all, &r);
-    for (int done = 0; !done;) {
-        MPI_Test(&r, &done, MPI_STATUS_IGNORE);
-        if (transfer_progress(b->t) != ST_OK) break;
-        if (!done && wait_pause(&w) != ST_OK) break;
-    }
-}
-
 static enum status queue_all(struct bench *b, uint32_t generation, int request, int *state_slot)
 {
     struct layout_aux aux = aux_for(request, generation);

@@ -14,29 +14,6 @@
 /* np: 2 3 5 8 */
 const char *const suite_name = "mpi_transfer_steps";
 
-static struct topology any_topology(void)
-{
-    int n = suite_size();
-    return n == 2    ? topology_make_small(1, 1, 1)
-           : n == 3  ? topology_make_small(1, 1, 2)
-           : n == 5  ? topology_make_small(3, 1, 2)
-           : n == 8  ? topology_make_small(2, 2, 4)
-           : n == 12 ? topology_make_small(2, 4, 4)
-                     : topology_make_small(n - 1, 1, 1);
-}
-
-static void barrier(struct bench *b)
-{
-    MPI_Request r;
-    MPI_Ibarrier(b->w.all, &r);
-    struct waiter w = {0, 0};
-    for (int done = 0; !done;) { /* a side that has nothing to do keeps taking messages */
-        MPI_Test(&r, &done, MPI_STATUS_IGNORE);
-        if (b->t && transfer_progress(b->t) != ST_OK) break;
-        if (!done && wait_pause(&w) != ST_OK) break;
-    }
-}
-
 /* begin a request and queue all of it */
 static enum status source_queue(struct bench *b, int slot, uint32_t generation, int request, int *state_slot)
 {
@@ -116,7 +93,7 @@ static void old_words(struct bench *b)
 {
     int ready = -9;
     EXPECT((b->prefill ? source_all(b, 0, 1, 0) : dest_all(b, 0, 1, 0)) == ST_OK);
-    barrier(b);
+    meet(b);
     if (!b->prefill) { /* all sources late; by hand: DONE of generation 1, with the bytes of the new request */
         EXPECT(transfer_grant(b->t, 0, 2, 1, pages_of(1)) == ST_OK);
         for (int i = 0; i < b->t->n_expected; i++) {
@@ -135,7 +112,7 @@ static void old_words(struct bench *b)
         EXPECT(transfer_unpack(b->t, 0, &b->st, 0, NULL) == ST_E_INTERNAL);
         EXPECT(transfer_grant(b->t, 0, 3, 2, 1) == ST_E_INTERNAL); /* sources of generation 2 are not quiet */
     }
-    barrier(b);
+    meet(b);
     EXPECT((b->prefill ? source_all(b, 0, 2, 1) : dest_wait(b, 0, 1)) == ST_OK);
     if (!b->prefill) EXPECT(dest_take(b, 0, 1) == ST_OK);
 }
@@ -171,7 +148,7 @@ static void dropped(struct bench *b)
     } else {
         EXPECT(transfer_grant(b->t, 0, 1, 3, pages_of(3)) == ST_OK);
     }
-    barrier(b);
+    meet(b);
     int expects = !b->prefill && b->t->peer[0].plan.has[COMP_KDA];
     for (int i = 0; i < 50 && !b->prefill; i++) EXPECT(transfer_ready(b->t, 0, &ready) == ST_OK);
     if (expects) {
@@ -196,7 +173,7 @@ static void wrong_count(struct bench *b)
 {
     int ready = -9;
     EXPECT((b->prefill ? source_all(b, 1, 1, 2) : transfer_grant(b->t, 1, 1, 2, pages_of(2))) == ST_OK);
-    barrier(b);
+    meet(b);
     if (!b->prefill) {
         EXPECT(dest_wait(b, 1, 1) == ST_OK);
         for (int c = 0; c < COMP_N; c++) {
@@ -223,7 +200,7 @@ static void flipped(struct bench *b)
     struct layout_aux aux;
     int s;
     EXPECT((b->prefill ? source_all(b, 0, 1, 4) : transfer_grant(b->t, 0, 1, 4, pages_of(4))) == ST_OK);
-    barrier(b);
+    meet(b);
     if (b->prefill) return;
     EXPECT(dest_wait(b, 0, 1) == ST_OK);
     EXPECT(state_admit(&b->st, tokens_of(4), &s) == ST_OK);
@@ -275,9 +252,9 @@ static void nan_left(struct bench *b)
             for (int64_t i = 0; i < last->base / 2; i += 1)
                 if (p[i] != NAN_FILL) EXPECT(!"pre-filled");
         }
-        barrier(b); /* nothing moves before the pre-fill was looked at: sources push below */
+        meet(b); /* nothing moves before the pre-fill was looked at: sources push below */
         if (b->prefill) EXPECT(source_finish(b, s) == ST_OK);
-        barrier(b);
+        meet(b);
         if (b->prefill) continue;
         EXPECT(dest_wait(b, 0, 1) == ST_OK);
         EXPECT(state_admit(&b->st, tokens_of(REQUEST), &s) == ST_OK);
@@ -306,7 +283,7 @@ static void bad_page(struct bench *b)
     enum { REQUEST = 4 };
     int s, idle;
     if (!b->prefill) EXPECT(transfer_grant(b->t, 0, 1, REQUEST, pages_of(REQUEST)) == ST_OK);
-    barrier(b);
+    meet(b);
     if (b->prefill) {
         int n = pages_of(REQUEST), has_pages = 0;
         for (int d = 0; d < b->t->n_peers; d++)
@@ -347,7 +324,7 @@ static void failing(struct bench *b)
 {
     int s, idle, quiet = 0, before = 0;
     if (!b->prefill) EXPECT(transfer_grant(b->t, 0, 1, 0, pages_of(0)) == ST_OK);
-    barrier(b);
+    meet(b);
     if (b->prefill) {
         EXPECT(state_admit(&b->st, tokens_of(0), &s) == ST_OK);
         EXPECT(transfer_begin(b->t, 0, 1, 0, s, pages_of(0)) == ST_OK);
@@ -358,7 +335,7 @@ static void failing(struct bench *b)
             EXPECT(source_finish(b, s) == ST_OK);
         }
     }
-    barrier(b);
+    meet(b);
     int hears = !b->prefill && b->t->peer[0].expected;
     if (hears) EXPECT(dest_wait(b, 0, -1) == ST_OK);
     if (hears && b->w.topo.n_prefill > 1) {
@@ -366,12 +343,12 @@ static void failing(struct bench *b)
         EXPECT(transfer_quiet(b->t, 0, &quiet) == ST_OK && quiet == !before);
         if (before) EXPECT(transfer_grant(b->t, 0, 2, 1, 1) == ST_E_INTERNAL);
     }
-    barrier(b);
+    meet(b);
     if (b->prefill && b->rank > 0) {
         EXPECT(transfer_fail(b->t, 0) == ST_OK);
         EXPECT(source_finish(b, s) == ST_OK);
     }
-    barrier(b);
+    meet(b);
     if (!b->prefill) {
         EXPECT(transfer_quiet(b->t, 0, &quiet) == ST_OK && quiet == 1);
         EXPECT(dest_all(b, 0, 2, 1) == ST_OK);
@@ -393,7 +370,7 @@ static void one_withholds(struct bench *b)
     int s = -1, idle = 1, late = b->w.topo.n_decode - 1, is_late = !b->prefill && b->w.role.tp_rank == late;
     if (!b->prefill && !is_late) EXPECT(transfer_grant(b->t, 0, 1, REQUEST, pages_of(REQUEST)) == ST_OK);
     if (is_late) canary(b, 0, 0);
-    barrier(b);
+    meet(b);
     if (b->prefill) {
         uint64_t words = 0, other = word_pack((struct word_value){1, WORD_FREED, COMP_MLA, 0});
         memcpy(b->t->credit + credit_at(b->t, late, 0), &other, sizeof other); /* a credit, but not GRANT */
@@ -409,7 +386,7 @@ static void one_withholds(struct bench *b)
         EXPECT(dest_wait(b, 0, 1) == ST_OK);
         EXPECT(dest_take(b, 0, REQUEST) == ST_OK);
     }
-    barrier(b);
+    meet(b);
     if (is_late) {
         canary(b, 0, 1);
         EXPECT(dest_all(b, 0, 1, REQUEST) == ST_OK);

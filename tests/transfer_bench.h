@@ -291,4 +291,29 @@ static inline const char *forced_osc(void)
     return v ? v : "";
 }
 
+/* the topology that the single-step tests use at this number of ranks */
+static inline struct topology any_topology(void)
+{
+    int n = suite_size();
+    return n == 2    ? topology_make_small(1, 1, 1)
+           : n == 3  ? topology_make_small(1, 1, 2)
+           : n == 5  ? topology_make_small(3, 1, 2)
+           : n == 8  ? topology_make_small(2, 2, 4)
+           : n == 12 ? topology_make_small(2, 4, 4)
+                     : topology_make_small(n - 1, 1, 1);
+}
+
+/* All ranks are here; none stops serving its messages meanwhile. b->t may not be open yet. */
+static inline void meet(struct bench *b)
+{
+    MPI_Request r;
+    MPI_Ibarrier(b->w.all, &r);
+    struct waiter w = {0, 0};
+    for (int done = 0; !done;) { /* a side that has nothing to do keeps taking messages */
+        MPI_Test(&r, &done, MPI_STATUS_IGNORE);
+        if (b->t && transfer_progress(b->t) != ST_OK) break;
+        if (!done && wait_pause(&w) != ST_OK) break;
+    }
+}
+
 #endif

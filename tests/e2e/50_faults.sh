@@ -74,6 +74,16 @@ differs "prompts (hash of its rows) is .* in the file and .* now; .*questions .*
 expect 0 "resume of a complete run does nothing" "6 of 6" \
     $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/whole.h5" --resume
 
+said_once() { # RC NAME SIGNAL FILE: a stopped run ended with 75 and said so in one line
+    local n
+    n=$(grep -c "$3 received: .* results in $W/$4.h5" "$W/$4.log")
+    if [ "$1" = 75 ] && [ "$n" = 1 ]; then
+        pass "$2: exit 75, said once"
+    else
+        fail "$2: exit $1, said $n times"
+        cat "$W/$4.log"
+    fi
+}
 # each stop signal, straight to the program: what runs is finished, one line says so at once, exit 75, resume to the end
 for sig in INT TERM USR1; do
     rm -f "$W/$sig.h5" "$W/$sig.h5.jsonl"
@@ -83,14 +93,7 @@ for sig in INT TERM USR1; do
     for _ in $(seq 400); do grep -q '"kind":"row"' "$W/$sig.h5.jsonl" 2>/dev/null && break; sleep 0.02; done
     kill -$sig $pid
     wait $pid
-    rc=$?
-    n=$(grep -c "SIG$sig received: .* results in $W/$sig.h5" "$W/$sig.log")
-    if [ $rc = 75 ] && [ "$n" = 1 ]; then
-        pass "$sig: exit 75, said once"
-    else
-        fail "$sig: exit $rc, said $n times"
-        cat "$W/$sig.log"
-    fi
+    said_once $? "$sig" SIG$sig "$sig"
     check "$sig: resume under another topology" \
         $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --spec none --out "$W/$sig.h5" --resume
     check "$sig and resume: same tokens" $X tokens "$W/whole.h5" "$W/$sig.h5"
@@ -141,14 +144,7 @@ mpi=$!
 for _ in $(seq 400); do grep -q '"kind":"row"' "$W/term4.h5.jsonl" 2>/dev/null && break; sleep 0.02; done
 kill -TERM "$(sed -n 's/^.decode.0. info: build .* pid //p' "$W/term4.log")"
 wait $mpi
-rc=$?
-n=$(grep -c "SIGTERM received: .* results in $W/term4.h5" "$W/term4.log")
-if [ $rc = 75 ] && [ "$n" = 1 ]; then
-    pass "TERM to the leader of 4: exit 75, said once"
-else
-    fail "TERM to the leader of 4: exit $rc, said $n times"
-    cat "$W/term4.log"
-fi
+said_once $? "TERM to the leader of 4" SIGTERM term4
 
 # the signal through mpirun
 rm -f "$W/usr1.h5" "$W/usr1.h5.jsonl"
