@@ -49,7 +49,7 @@ static int walk(const struct ops *ops, struct flow *f, int k, int rows, int comp
 {
     int bad = 0;
     for (int part = 0; part < 2 + f->n_bank; part++) {
-        if (part == 1 && !f->has_acc) continue;
+        if (part == 1 && !f->taps) continue;
         float *p = part == 0 ? f->prefix : part == 1 ? f->acc : f->bank + (int64_t)(part - 2) * f->cap_rows * HIDDEN;
         p = plain_host(ops, p);
         for (int i = 0; i < rows * HIDDEN; i++) {
@@ -70,10 +70,10 @@ static enum status pass_all(const struct ops *ops, struct stage_link *l, int sta
         if (stage > 0) {
             TRY(stage_receive(l, &o, f, &h, NULL, NULL));
             *bad += walk(ops, f, k, o.n, 1) || h.first_chunk_s != k * 0.5;
-            *bad += f->n_bank != k % (split_bank_rows(c->res_block, c->n_layers) + 1) || f->has_acc != k % 2;
+            *bad += f->n_bank != k % (split_bank_rows(c->res_block, c->n_layers) + 1) || f->taps != (uint32_t)(k % 2) * 5;
         } else {
             f->n_bank = k % (split_bank_rows(c->res_block, c->n_layers) + 1);
-            f->has_acc = k % 2;
+            f->taps = (uint32_t)(k % 2) * 5;
             walk(ops, f, k, o.n, 0);
         }
         usleep((useconds_t)(rng_u64(9, (uint64_t)stage, (uint64_t)k) % 2000));
@@ -122,7 +122,7 @@ START_TEST(a_hand_off_of_another_batch_is_refused)
         MPI_Comm_dup(MPI_COMM_WORLD, &pp);
         int ok = stage_open(pp, &o, &c, ROWS, 2, &l) == ST_OK && stage_flow(l, &f, NULL, NULL) == ST_OK;
         if (suite_rank() == 0) {
-            f->n_bank = 1, f->has_acc = 1;
+            f->n_bank = 1, f->taps = 1;
             ok = ok && stage_send(l, &other[k].sent, f, other[k].sent.n, 0) == ST_OK;
         } else if (suite_rank() == 1) {
             ok = ok && stage_receive(l, &mine, f, &h, NULL, NULL) == ST_E_FAULT && strstr(err_last(), other[k].says) &&

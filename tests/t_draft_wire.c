@@ -153,7 +153,7 @@ static void pipeline(struct prompt *p, enum variant v)
     for (int i = 0; i < PP; i++) {
         slot[i] = rig_admit(&stage[i], p->n);
         OK(prefill_chunk(&stage[i].stage, slot[i], 0, p->n, i == 0 ? p->ids : NULL, 1, &f, &first, NULL, NULL, NULL));
-        if (i == PP - 1 || !f.has_acc) continue;
+        if (i == PP - 1 || !f.taps) continue;
         hops++;
         if (v == PD) add_drift(p, f.acc);
         else stage[i].o.round_kv(&stage[i].o, f.acc, (int64_t)p->n * HIDDEN, OPS_KV_BF16);

@@ -17,8 +17,21 @@ struct projection { /* what the sink needs: the taps of one chunk go straight in
 static enum status project(void *ctx, int index, const float *h, int rows)
 {
     struct projection *p = ctx;
-    TRY(draft_project(p->d, index, h, rows, p->f->acc, p->f->has_acc));
-    p->f->has_acc = 1;
+    uint32_t bit = 1u << index;
+    if (p->f->taps & bit) return ERR(ST_E_FAULT, "prefill: capture %d is in the projection of this chunk already", index);
+    TRY(draft_project(p->d, index, h, rows, p->f->acc, p->f->taps != 0));
+    p->f->taps |= bit;
+    return ST_OK;
+}
+
+/* A draft that sees fewer captures than it was trained on still drafts, only badly: so nothing else would tell. */
+static enum status check_taps(const struct draft *d, uint32_t taps)
+{
+    const struct draft_config *c = draft_config_of(d);
+    for (int i = 0; i < c->n_taps; i++)
+        if (!(taps >> i & 1))
+            return ERR(ST_E_FAULT, "prefill: the projection at the last stage lacks capture %d, of layer %d: the stage that "
+                       "holds it, or one behind it, dropped it", i, c->tap[i]);
     return ST_OK;
 }
 
@@ -53,11 +66,11 @@ enum status prefill_chunk(struct prefill_stage *p, int slot, int pos0, int n, co
     }
     if (p->first) { /* nothing arrived: the range fills prefix and bank, and no tap was added yet */
         f->n_bank = 0;
-        f->has_acc = 0;
+        f->taps = 0;
     }
     TRY(target_forward(p->t, p->s, &b, f, &sink, probe));
     if (p->last && p->d) {
-        if (!f->has_acc) return ERR(ST_E_INTERNAL, "prefill: the last stage holds no tap projection of this chunk");
+        TRY(check_taps(p->d, f->taps));
         TRY(draft_context(p->d, p->s, f->acc, &seq, 1));
     }
     TRY(ops_check(p->s->o));

@@ -20,7 +20,7 @@ struct flow { /* activations of one batch, bmem, FP32 */
     float *prefix;       /* [cap_rows][hidden] running prefix */
     float *bank;         /* [max_bank][cap_rows][hidden], row r at bank + r * cap_rows * hidden */
     float *acc;          /* [cap_rows][hidden] sum of the tap projections so far */
-    int has_acc;         /* 0: no tap yet, acc undefined */
+    uint32_t taps;       /* bit i: tap index i is in acc; 0: none yet, acc undefined */
     struct buf mem;
 };
 enum status flow_open(struct ops *o, const struct config *c, int cap_rows, struct flow *f_p);

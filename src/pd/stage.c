@@ -110,7 +110,7 @@ static enum status check_header(const struct stage_link *l, const struct order *
 }
 
 /* parts of a flow in the order they cross: prefix, bank rows, accumulator */
-static int parts(const struct stage_link *l, const struct flow *f, int n_bank, int has_acc, float *part[3 + MAX_BANK],
+static int parts(const struct stage_link *l, const struct flow *f, int n_bank, int with_acc, float *part[3 + MAX_BANK],
                  int tag[3 + MAX_BANK])
 {
     int n = 0;
@@ -120,7 +120,7 @@ static int parts(const struct stage_link *l, const struct flow *f, int n_bank, i
         part[n] = f->bank + (int64_t)r * f->cap_rows * l->hidden;
         tag[n++] = TAG_BANK;
     }
-    if (has_acc) {
+    if (with_acc) {
         part[n] = f->acc;
         tag[n++] = TAG_ACC;
     }
@@ -154,7 +154,7 @@ enum status stage_receive(struct stage_link *l, const struct order *o, struct fl
     TRY(mpi_check(MPI_Irecv(&h, sizeof h, MPI_BYTE, from, TAG_HEADER, l->pp, &req[0]), "MPI_Irecv"));
     TRY(wait_all(req, 1, idle, ctx));
     TRY(check_header(l, o, &h));
-    int n = parts(l, f, h.n_bank, h.has_acc, part, tag);
+    int n = parts(l, f, h.n_bank, h.taps != 0, part, tag);
     int64_t values = (int64_t)h.rows * l->hidden;
     if (h.rows > f->cap_rows || values > INT32_MAX)
         return ERR(ST_E_FAULT, "stage %d: %d rows in the hand-off, room for %d", l->stage, h.rows, f->cap_rows);
@@ -164,7 +164,7 @@ enum status stage_receive(struct stage_link *l, const struct order *o, struct fl
     l->count.wait_s += MPI_Wtime() - t;
     for (int i = 0; a->mirror && i < n; i++) l->o->put(l->o, part[i], wire(a, part[i]), (size_t)values * sizeof(float));
     f->n_bank = h.n_bank;
-    f->has_acc = h.has_acc;
+    f->taps = h.taps;
     *h_p = h;
     return ST_OK;
 }
@@ -177,9 +177,9 @@ enum status stage_send(struct stage_link *l, const struct order *o, struct flow 
     float *part[3 + MAX_BANK];
     int tag[3 + MAX_BANK], to = l->stage + 1;
     int64_t values = (int64_t)rows * l->hidden;
-    a->head = (struct stage_header){o->seq, o->request, o->pos0, rows, f->n_bank, f->has_acc, l->hidden, first_chunk_s};
+    a->head = (struct stage_header){o->seq, o->request, o->pos0, rows, f->n_bank, l->hidden, f->taps, first_chunk_s};
     TRY(mpi_check(MPI_Isend(&a->head, sizeof a->head, MPI_BYTE, to, TAG_HEADER, l->pp, &a->req[0]), "MPI_Isend"));
-    int n = parts(l, f, f->n_bank, f->has_acc, part, tag);
+    int n = parts(l, f, f->n_bank, f->taps != 0, part, tag);
     for (int i = 0; i < n; i++) {
         float *from = wire(a, part[i]);
         if (a->mirror) l->o->get(l->o, from, part[i], (size_t)values * sizeof(float));

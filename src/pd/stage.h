@@ -18,7 +18,8 @@ struct stage_link; /* opaque */
 
 struct stage_header {
     int64_t seq;         /* number of the CHUNK order */
-    int32_t request, pos0, rows, n_bank, has_acc, hidden;
+    int32_t request, pos0, rows, n_bank, hidden;
+    uint32_t taps;       /* what the accumulator holds, as in struct flow; 0: it does not cross */
     double first_chunk_s; /* run time at which stage 0 began the request */
 };
 

@@ -49,6 +49,7 @@ soak() { # NAME OPTIONS...
 }
 soak rma
 soak sendrecv --transport sendrecv --verify --chunk 32 --page 16
+soak dedupe --dedupe --verify # both decode ranks read rows that one of them received
 requests=$((requests < 24 ? requests : 24))
 soak slow --inject delay:1@3 --limit $requests
 check "slow: some were aborted on their way" grep -qE "words QUIET [1-9]" "$W/slow.log"
