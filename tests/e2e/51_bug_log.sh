@@ -46,12 +46,13 @@ OMPI_MCA_osc=ucx UCX_TLS=self,sm,posix job 1 l41 $common --single && pass "L41 s
 
 # L42, L48: the protocol over TCP with locks through osc rdma, and over osc ucx
 OMPI_MCA_osc=rdma OMPI_MCA_btl=tcp,self job 4 l42 $common $pd --verify && check "L42 osc rdma over tcp" $X equal "$W/l1-dflash-single.h5" "$W/l42.h5"
-if [ -x "$B/tests/mpi_transfer_abort" ]; then
+if [ -x "$B/tests/mpi_transfer_abort" ] && [ -x "$B/tests/mpi_transfer_order" ]; then
     for osc in ucx rdma sm; do
+        check "L54 words behind their data under osc $osc" env OMPI_MCA_osc=$osc UCX_TLS=self,sm,posix timeout 100 $MPIRUN -n 3 "$B/tests/mpi_transfer_order"
         check "L48 aborts and old words under osc $osc" env OMPI_MCA_osc=$osc UCX_TLS=self,sm,posix timeout 100 $MPIRUN -n 3 "$B/tests/mpi_transfer_abort"
     done
 else
-    fail "L48: $B/tests/mpi_transfer_abort is not built"
+    fail "L48, L54: $B/tests/mpi_transfer_abort or mpi_transfer_order is not built"
 fi
 
 # L50: NCCL needs a device a rank
