@@ -17,6 +17,13 @@ static int comp_of(const char *name, size_t n)
     return -1;
 }
 
+static int number(const char *text, int *a)
+{
+    char *end;
+    *a = (int)strtol(text, &end, 10);
+    return end != text && *end == 0;
+}
+
 /* "A@B" with numbers, or another sign between them */
 static int split(const char *text, char sign, int *a, int *b)
 {
@@ -83,11 +90,8 @@ static enum status parse_word(const char *word, struct inject *i)
         return comp_pair(word + 5, &i->flip_component, &i->flip_rank) ? ST_OK : bad(word);
     if (strncmp(word, "drop:", 5) == 0)
         return comp_pair(word + 5, &i->drop_component, &i->drop_rank) ? ST_OK : bad(word);
-    if (strncmp(word, "build:", 6) == 0) {
-        char *end;
-        i->build_rank = (int)strtol(word + 6, &end, 10);
-        return end != word + 6 && *end == 0 ? ST_OK : bad(word);
-    }
+    if (strncmp(word, "build:", 6) == 0) return number(word + 6, &i->build_rank) ? ST_OK : bad(word);
+    if (strncmp(word, "hold:", 5) == 0) return number(word + 5, &i->run.hold_request) && i->run.hold_request > 0 ? ST_OK : bad(word);
     return bad(word);
 }
 

@@ -46,7 +46,7 @@ const struct opt_row options_table[] = {
     {"evidence",    OPT_STR,    AT(evidence),    NULL,      "DIR",    NULL, 0, 0, CMD_RUN, 0, "write command, environment, versions, plan, descriptors and logs there; must be empty or new"},
     {"dump-logits", OPT_STR,    AT(dump_logits), NULL,      "FILE",   NULL, 0, 0, CMD_RUN, 0, "write the logits of every committed position (slow; FILE and FILE.prefill)"},
     {"tag",         OPT_STR,    AT(tag),         "run",     "TEXT",   NULL, 0, 0, CMD_RUN, 0, "part of the run id"},
-    {"inject",      OPT_LIST,   AT(inject),      NULL,      "KIND:ARGS", NULL, 0, 0, CMD_RUN, 0, "faults for tests: prefill.page=32, kill:RANK@ORDER, drop:COMP@RANK, delay:STAGE@MS, flip:COMP@RANK, fail:STAGE@REQUEST, abort:REQUEST@TICKS, build:RANK"},
+    {"inject",      OPT_LIST,   AT(inject),      NULL,      "KIND:ARGS", NULL, 0, 0, CMD_RUN, 0, "faults for tests: prefill.page=32, kill:RANK@ORDER, drop:COMP@RANK, delay:STAGE@MS, flip:COMP@RANK, fail:STAGE@REQUEST, abort:REQUEST@TICKS, hold:REQUEST, build:RANK"},
     {"json",        OPT_FLAG,   AT(json),        NULL,      NULL,     NULL, 0, 0, CMD_SHOW | CMD_PLAN | CMD_BENCH_TRANSFER, 0, "print one JSON object"},
     {"sizes",       OPT_STR,    AT(sizes),       "4,16,64,256", "KIB,...", NULL, 0, 0, CMD_BENCH_TRANSFER, 0, "bytes of one head's page, in KiB"},
     {"mib",         OPT_INT,    AT(mib),         "32",      "N",      NULL, 1, 65536, CMD_BENCH_TRANSFER, 0, "MiB to each decode rank in a repetition"},

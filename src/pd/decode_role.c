@@ -210,6 +210,7 @@ static enum status open_scheduler(struct decoder *p)
                                   .page = plan->page,
                                   .decode_ranks = p->w->topo.decode.tp,
                                   .max_prompt = plan->max_prompt,
+                                  .hold = p->r->inject.hold_request,
                                   .single = p->w->topo.single};
     return scheduler_open(&o, &p->sched);
 }

@@ -23,6 +23,7 @@ struct run_inject { /* --inject: faults for tests; -1: off */
     int fail_stage, fail_request;   /* that stage gives the request up at its first chunk; RUN_FAIL_DECODE: decode */
     int abort_request, abort_ticks; /* give it up so many ticks after its admission */
     int abort_tokens;               /* 0: off; instead, when it has so many output tokens */
+    int hold_request;               /* from that one on none is admitted, and the run waits for a stop signal; 0: off */
     int abort_percent, abort_seed;  /* give up so many of a hundred requests, at random moments of their lives */
 };
 

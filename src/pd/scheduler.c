@@ -301,7 +301,7 @@ static int next_queued(struct scheduler *s, struct order *o, int max, int *n)
     for (; s->next < s->o.n_requests; s->next++) {
         int r = s->next;
         if (s->phase[r] != QUEUED) continue;
-        if (s->draining || *n == max) return -1;
+        if (s->draining || *n == max || (s->o.hold && r >= s->o.hold)) return -1;
         if (s->o.max_prompt == 0 || s->o.prompt_tokens[r] <= s->o.max_prompt) return r;
         emit_abort(s, o, n, r, ABORT_REFUSED);
     }

@@ -26,6 +26,7 @@ struct scheduler_options {
     int page;                     /* tokens per page: chunks end on page boundaries when chunk >= page */
     int decode_ranks;             /* READY reports that complete a slot */
     int max_prompt;               /* longest prompt the pools hold; longer ones are refused; 0: no limit */
+    int hold;                     /* from this request on none is taken; 0: all are */
     int single;
 };
 
