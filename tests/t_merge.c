@@ -17,7 +17,8 @@
 
 const char *const suite_name = "merge";
 
-static const struct results_identity identity[] = {{"model_hash", "--model", NULL}, {"option_max-new", "--max-new", NULL}};
+static const struct results_identity identity[] = {{"model_hash", "--model", NULL},
+                                                   {"option_max-new", "--max-new", NULL}};
 static const struct result_attr extra[] = {{"merge_build", H5_KIND_STR, "abc", 0, 0}};
 
 static enum status merge(const char *out, int force, size_t n, const char *const *part, struct results_made *m_p)
@@ -110,7 +111,8 @@ START_TEST(parts_in_any_order_give_the_rows_of_one_run)
         char out[600], key[64];
         snprintf(out, sizeof out, "%s", clean_path("all.h5"));
         ck_assert_int_eq(merge(out, 0, 3, orders[o], &m), ST_OK);
-        ck_assert(m.rows == QUESTIONS && m.done == QUESTIONS && m.questions == QUESTIONS && m.attempts == 3 && m.complete);
+        ck_assert(m.rows == QUESTIONS && m.done == QUESTIONS && m.questions == QUESTIONS && m.attempts == 3 &&
+                  m.complete);
         check_whole(out, one);
         check_stored_order(out);
         struct results *r = load_ok(out);
@@ -234,10 +236,14 @@ START_TEST(what_does_not_belong_together_is_refused)
         enum status st;
         const char *says[4];
     } cases[] = {
-        {{a, b, twice}, ST_E_CONFIG, {"rc.h5: requests/index 3 (attempt 1, eos) is in", "rb.h5", "name each part once", ""}},
+        {{a, b, twice},
+         ST_E_CONFIG,
+         {"rc.h5: requests/index 3 (attempt 1, eos) is in", "rb.h5", "name each part once", ""}},
         {{a, a, b}, ST_E_CONFIG, {"ra.h5", "requests/index 0", "name each part once", ""}},
-        {{a, hash, b}, ST_E_CONFIG,
-         {"rd.h5: config_hash is beef4567, that of", "is cafe0123", "--max-new is 40 in", "; merge parts of one run only"}},
+        {{a, hash, b},
+         ST_E_CONFIG,
+         {"rd.h5: config_hash is beef4567, that of", "is cafe0123", "--max-new is 40 in",
+          "; merge parts of one run only"}},
         {{a, more, b}, ST_E_CONFIG, {"re.h5", "the number of questions is 24 in", "and 25 in", "--shard"}},
         {{a, wide, b}, ST_E_CONFIG, {"rf.h5", "--block is 8 in", "and 9 in", "merge parts"}},
         {{a, b, "/nonexistent/x.h5"}, ST_E_FILE, {"/nonexistent/x.h5: cannot open", "", "", ""}},

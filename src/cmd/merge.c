@@ -25,9 +25,11 @@ static void say(const char *out, const struct results_made *m)
     log_info("%s: %lld of %lld rows, %d attempts, %s", out, (long long)m->done, (long long)m->questions, m->attempts,
              m->complete ? "complete" : "not complete");
     if (m->rows > m->done)
-        log_warn("%s: %lld rows failed or were aborted; --resume tries them again", out, (long long)(m->rows - m->done));
+        log_warn("%s: %lld rows failed or were aborted; --resume tries them again", out,
+                 (long long)(m->rows - m->done));
     if (m->questions > m->rows)
-        log_warn("%s: %lld questions have no row; `pdflash grade %s` lists them", out, (long long)(m->questions - m->rows), out);
+        log_warn("%s: %lld questions have no row; `pdflash grade %s` lists them", out,
+                 (long long)(m->questions - m->rows), out);
 }
 
 enum status cmd_merge(int argc, char **argv)

@@ -79,6 +79,8 @@ const struct command_row command_table[] = {
     {"bench transfer", CMD_BENCH_TRANSFER, NULL, "how fast state moves from prefill to decode (under mpirun)",
      "mpirun -n N pdflash bench transfer --prefill tp=S --decode tp=D [options]\n"
      "           N = S + D; S sources work at once, so no more of them than processors; D a multiple of S"},
+    {"bench kernels", 0, NULL, "every operation at the real Kimi-K3's per-rank shapes, on the CPU or a GPU",
+     "pdflash bench kernels [--device cpu|cuda] [--act bf16|fp32] [--only TEXT]"},
     {NULL, 0, NULL, NULL, NULL},
 };
 /* clang-format on */
@@ -122,16 +124,30 @@ enum status options_spec(const struct options *o, int *dflash_p)
     return ST_OK;
 }
 
+/* digits up to end, which is stepped over; at most INT32_MAX */
+static int whole(const char **s_p, char end, int64_t *v_p)
+{
+    const char *s = *s_p;
+    int64_t v = 0;
+    while (*s >= '0' && *s <= '9' && v <= INT32_MAX) v = 10 * v + (*s++ - '0');
+    if (s == *s_p || *s != end || v > INT32_MAX) return 0;
+    *v_p = v;
+    *s_p = s + 1;
+    return 1;
+}
+
 enum status options_shard(const struct options *o, int rows, int *first_p, int *end_p)
 {
-    int k = 1, n = 1, end = 0;
+    int64_t k = 1, n = 1;
     if (o->shard) {
-        if (sscanf(o->shard, "%d/%d%n", &k, &n, &end) != 2 || o->shard[end] || k < 1 || k > n)
+        const char *s = o->shard;
+        if (!whole(&s, '/', &k) || !whole(&s, 0, &n) || k < 1 || k > n)
             return ERR(ST_E_USAGE, "--shard: '%s' is no K/N with 1 <= K <= N, e.g. 2/4", o->shard);
         if (n > rows)
-            return ERR(ST_E_CONFIG, "--shard %s: the run has %d rows, fewer than %d pieces; make fewer", o->shard, rows, n);
+            return ERR(ST_E_CONFIG, "--shard %s: the run has %d rows, fewer than %lld pieces; make fewer", o->shard,
+                       rows, (long long)n);
     }
-    *first_p = (int)((int64_t)rows * (k - 1) / n);
-    *end_p = (int)((int64_t)rows * k / n);
+    *first_p = (int)(rows * (k - 1) / n);
+    *end_p = (int)(rows * k / n);
     return ST_OK;
 }

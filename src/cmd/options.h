@@ -49,8 +49,8 @@ enum status options_parse(enum command cmd, int argc, char **argv, struct option
  * no --draft, or a --block without speculation is a wrong command line (ST_E_USAGE). */
 enum status options_spec(const struct options *o, int *dflash_p);
 
-/* options_shard - the rows first .. end-1 of a run of `rows` that --shard K/N names: the K-th of N pieces in order, all of
- * them without --shard. ST_E_USAGE (no K/N with 1 <= K <= N), ST_E_CONFIG (more pieces than rows). */
+/* options_shard - the rows first .. end-1 of a run of `rows` that --shard K/N names: the K-th of N pieces in order,
+ * all of them without --shard. ST_E_USAGE (no K/N with 1 <= K <= N), ST_E_CONFIG (more pieces than rows). */
 enum status options_shard(const struct options *o, int rows, int *first_p, int *end_p);
 
 /* one subcommand, for dispatch, help, manual page and completion */

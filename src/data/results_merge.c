@@ -1,7 +1,7 @@
 /* results_merge - one result file from the files of several jobs.
  *
- * The parts become one journal beside the new file, and the file is made from that as a rebuild makes it: so both say the
- * same, and nothing but the journal knows how rows are stored. */
+ * The parts become one journal beside the new file, and the file is made from that as a rebuild makes it: so both say
+ * the same, and nothing but the journal knows how rows are stored. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,8 +28,8 @@ struct merge {
     int32_t attempts;
     struct result_attr *attr; /* [n_attr] of the new file; keys are owned, text is the parts' or the caller's */
     size_t n_attr, room;
-    size_t *owner;            /* [questions] part of a question's row + 1, 0: none */
-    size_t *row;              /* [questions] which row of that part */
+    size_t *owner; /* [questions] part of a question's row + 1, 0: none */
+    size_t *row;   /* [questions] which row of that part */
     int64_t done, rows;
 };
 
@@ -80,12 +80,13 @@ static enum status take_rows(struct merge *m, size_t p)
         int64_t index = r->row[i].index;
         size_t other = m->owner[index];
         if (other)
-            return ERR(ST_E_CONFIG,
-                       "%s: requests/index %lld (attempt %d, %s) is in %s too (attempt %d, %s); name each part once, and "
-                       "make shards that do not overlap",
-                       m->part[p].path, (long long)index, r->row[i].attempt, result_stop_name(r->row[i].stop),
-                       m->part[other - 1].path, m->part[other - 1].r->row[m->row[index]].attempt,
-                       result_stop_name(m->part[other - 1].r->row[m->row[index]].stop));
+            return ERR(
+                ST_E_CONFIG,
+                "%s: requests/index %lld (attempt %d, %s) is in %s too (attempt %d, %s); name each part once, and "
+                "make shards that do not overlap",
+                m->part[p].path, (long long)index, r->row[i].attempt, result_stop_name(r->row[i].stop),
+                m->part[other - 1].path, m->part[other - 1].r->row[m->row[index]].attempt,
+                result_stop_name(m->part[other - 1].r->row[m->row[index]].stop));
         m->owner[index] = p + 1;
         m->row[index] = i;
         m->rows++;
@@ -123,8 +124,9 @@ static enum status look_ahead(const struct merge *m, size_t p)
         if (results_journal_replay(journal, &r) != ST_OK)
             log_warn("%s: cannot be read; the rows of %s are merged as they are", journal, path);
         else if (a.rows > 0)
-            log_warn("%s: %lld finished rows are in its journal only and are not merged; first continue it with --resume, or "
-                     "make it anew: pdflash rebuild --journal %s --out %s --force", path, (long long)a.rows, journal, path);
+            log_warn("%s: %lld finished rows are in its journal only and are not merged; first continue it with "
+                     "--resume, or make it anew: pdflash rebuild --journal %s --out %s --force",
+                     path, (long long)a.rows, journal, path);
     }
     mem_free(journal);
     return ST_OK;
@@ -196,7 +198,8 @@ static enum status add_attr(struct merge *m, size_t p, const struct h5_attr *a)
     int end = 0, last;
     if (results_key_is_own(a->name)) return ST_OK;
     if (is_of_merge(a->name)) return add_of_part(m, p, a->name, &v);
-    if (sscanf(a->name, "attempt_%d_%n", &attempt, &end) == 1 && end > 0 && a->name[end]) {
+    if (sscanf(a->name, "attempt_%d_%n", &attempt, &end) == 1 && end > 0 && a->name[end] && attempt >= 1 &&
+        attempt <= m->part[p].r->attempt) {
         char key[2 * H5_MAX_NAME];
         return add(m, results_attempt_key(attempt + m->part[p].base, a->name + end, key, sizeof key), &v);
     }
@@ -272,8 +275,8 @@ static enum status write_journal(struct merge *m, struct results_journal *j, con
                                  size_t n_extra)
 {
     const struct results *r = m->part[0].r;
-    const struct results_store s = {.config_hash = r->config_hash, .questions = r->questions, .block = r->block,
-                                    .attempt = m->attempts};
+    const struct results_store s = {
+        .config_hash = r->config_hash, .questions = r->questions, .block = r->block, .attempt = m->attempts};
     const char *plan;
     TRY(add(m, "parts", &(struct result_attr){NULL, H5_KIND_I64, NULL, (int64_t)m->n, 0}));
     for (size_t i = 0; i < n_extra; i++) TRY(add(m, extra[i].key, &extra[i]));
@@ -372,8 +375,8 @@ enum status results_merge(const char *out, int force, const char *const *part, s
     enum status st = load(&m, out, identity, n_identity);
     if (st == ST_OK) st = make(&m, out, extra, n_extra);
     if (st == ST_OK)
-        *m_p = (struct results_made){m.part[0].r->questions, m.rows, m.done, m.attempts,
-                                     m.done == m.part[0].r->questions};
+        *m_p =
+            (struct results_made){m.part[0].r->questions, m.rows, m.done, m.attempts, m.done == m.part[0].r->questions};
     drop(&m);
     return st;
 }

@@ -139,8 +139,8 @@ enum results_holding {
     RESULTS_AT_OTHER /* never replaced */
 };
 enum results_holding results_file_holds(const char *path, const char *journal);
-/* results_check_place - ST_E_FILE unless path and its journal are free, or hold results and force is set; remedy ends the
- * message. */
+/* results_check_place - ST_E_FILE unless path and its journal are free, or hold results and force is set; remedy ends
+ * the message. */
 enum status results_check_place(const char *path, int force, const char *remedy);
 /* results_check_journal - ST_E_FORMAT when the journal's name beside path is taken by a file of another kind. */
 enum status results_check_journal(const char *path);
