@@ -168,9 +168,9 @@ struct results_made { /* what a whole file holds */
 enum status results_rebuild_as(const char *journal, const char *out, int force, struct results_made *m_p);
 /* results_merge - join the committed rows of n result files of one configuration (shards, array jobs) to a new file in
  * the order of their index, with a journal of its own beside it. Attempts are numbered on through the parts; /memory
- * lists the ranks of all parts in the order given; of the plain root attributes and /plan, an attribute
- * that differs is the last part's, and every part's own is kept as part_N_KEY (N from 1), beside part_N_file, _sha256, _rows, _first_attempt,
- * _attempts, _complete. `complete` is 1 when every question is done.
+ * lists the ranks of all parts in the order given; a root attribute (and /plan) that differs is the last part's, and
+ * every part's own is kept as part_N_KEY (N from 1), beside part_N_file, _sha256, _rows, _first_attempt, _attempts,
+ * _complete. `complete` is 1 when every question is done.
  *   identity  what to compare, by name, when two parts have different config hashes; its values are ignored
  *   extra     further root attributes of the merged file, under keys that begin with "merge_"
  * Returns ST_OK, ST_E_FILE (out: results_rebuild_as; a part is absent, or is out), ST_E_FORMAT (a part), ST_E_CONFIG
