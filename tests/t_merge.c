@@ -349,7 +349,7 @@ START_TEST(a_kill_leaves_the_old_file_or_the_new_one)
     const char *part[2] = {make_part("xa.h5", &setup, 0, 2, "pp1"), make_part("xb.h5", &setup, 1, 2, "pp1")};
     char out[600];
     int old = 0, new = 0;
-    for (int i = 0; i < suite_some(40, 3); i++) {
+    for (int i = 0; i < suite_some(24, 3); i++) {
         snprintf(out, sizeof out, "%s", clean_path("xout.h5"));
         struct results_writer *w;
         ck_assert_int_eq(results_open(out, RESULTS_NEW, &other, &w), ST_OK);
@@ -371,7 +371,7 @@ START_TEST(a_kill_leaves_the_old_file_or_the_new_one)
         ck_assert_int_eq(results_done_count(w), is_new ? QUESTIONS : 1);
         results_close(w);
         struct results_made m;
-        ck_assert_int_eq(merge(out, 1, 2, part, &m), ST_OK); /* and it can be done again */
+        if (i % 4 == 0) ck_assert_int_eq(merge(out, 1, 2, part, &m), ST_OK); /* and it can be done again */
         new += is_new;
         old += !is_new;
     }
@@ -404,7 +404,7 @@ START_TEST(a_journal_cut_anywhere_gives_its_whole_lines)
     size_t n, whole;
     char *text = slurp(journal_of(path), &n);
     snprintf(cut, sizeof cut, "%s", suite_tmp("some.journal"));
-    for (int i = 0; i < suite_some(120, 6); i++) {
+    for (int i = 0; i < suite_some(60, 6); i++) {
         size_t at = i == 0 ? 0 : i == 1 ? 1 : i == 2 ? n - 1 : i == 3 ? n : rng_u64(5, (uint64_t)i, 0) % (n + 1);
         int64_t rows = 0, lines = 0;
         FILE *f = fopen(cut, "wb");
