@@ -113,9 +113,20 @@ lint:
 format:
 	clang-format -i $(SRCS) $(MAIN) $(wildcard src/*/*.h src/ops/cpu/*.h tests/*.c tests/*.h)
 
-## install: copy the program and its man page under DESTDIR/PREFIX
-install: $(BIN)
+## man: make the manual page build/release/pdflash.1 from the option table
+man: $(B)/pdflash.1
+$(B)/pdflash.1: $(BIN)
+	$(call say,MAN $@)
+	$(Q)$(BIN) help --man >$@.new && mv $@.new $@
+$(B)/pdflash.bash: $(BIN)
+	$(call say,COMPLETION $@)
+	$(Q)$(BIN) help --completion >$@.new && mv $@.new $@
+
+## install: copy the program, its man page and bash completion under DESTDIR/PREFIX
+install: $(BIN) $(B)/pdflash.1 $(B)/pdflash.bash
 	install -D -m 755 $(BIN) $(DESTDIR)$(PREFIX)/bin/pdflash
+	install -D -m 644 $(B)/pdflash.1 $(DESTDIR)$(PREFIX)/share/man/man1/pdflash.1
+	install -D -m 644 $(B)/pdflash.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/pdflash
 
 ## clean: remove build output
 clean:

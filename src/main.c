@@ -6,26 +6,14 @@
 #include "build_id.h"
 #include "cmd/options.h"
 
-static const struct {
-    const char *name;
-    enum status (*run)(int argc, char **argv);
-    const char *what;
-} command[] = {
-    {"prompts", cmd_prompts, "questions (JSONL) to prompts.h5: chat template, tokens"},
-    {"plan", cmd_plan, "what a run would do: ranks, layers, copies, bytes, memory; needs no MPI"},
-    {"run", cmd_run, "prefill, transfer, decode, grade: prompts.h5 to results.h5 (under mpirun)"},
-    {"show", cmd_show, "summary of a results.h5"},
-    {"grade", cmd_grade, "GSM8K accuracy of a results.h5 under four rules"},
-    {"bench", cmd_bench, "measurements: `pdflash bench --help` lists them"},
-};
-
 static void help(FILE *f)
 {
     fprintf(f, "pdflash - Kimi-K3 batch inference: pipeline prefill, RMA state transfer, DFlash decode\n\n"
                "usage: pdflash COMMAND [options]\n\n");
-    for (size_t i = 0; i < sizeof command / sizeof command[0]; i++)
-        fprintf(f, "  %-9s %s\n", command[i].name, command[i].what);
-    fprintf(f, "\n`pdflash COMMAND --help` lists a command's options. Exit codes: 0 complete, 1 usage, 2 refused,\n"
+    for (const struct command_row *c = command_table; c->name; c++)
+        if (c->run) fprintf(f, "  %-9s %s\n", c->name, c->what);
+    fprintf(f, "\n`pdflash COMMAND --help` lists a command's options; `pdflash help --man` is the manual page\n"
+               "(| man -l -), `pdflash help --completion` completes for bash. Exit codes: 0 complete, 1 usage, 2 refused,\n"
                "3 fault, 4 watchdog or incomplete, 75 interrupted (resumable).\n");
 }
 
@@ -45,15 +33,22 @@ int main(int argc, char **argv)
         return 1;
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
-        help(stdout);
+        if (argc == 2)
+            help(stdout);
+        else if (argc == 3 && strcmp(argv[2], "--man") == 0)
+            manual_page(stdout);
+        else if (argc == 3 && strcmp(argv[2], "--completion") == 0)
+            manual_completion(stdout);
+        else
+            return leave(ERR(ST_E_USAGE, "help: '%s': only --man or --completion", argv[2]));
         return leave(ST_OK);
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("pdflash %s\n", PDFLASH_GIT);
         return leave(ST_OK);
     }
-    for (size_t i = 0; i < sizeof command / sizeof command[0]; i++)
-        if (strcmp(argv[1], command[i].name) == 0) return leave(command[i].run(argc - 2, argv + 2));
+    for (const struct command_row *c = command_table; c->name; c++)
+        if (c->run && strcmp(argv[1], c->name) == 0) return leave(c->run(argc - 2, argv + 2));
     fprintf(stderr, "pdflash: '%s' is not a command\n\n", argv[1]);
     help(stderr);
     return 1;

@@ -135,7 +135,7 @@ static void check_row(const struct result_row *got)
 
 static const char *journal_of(const char *path)
 {
-    static char name[600];
+    static char name[700];
     snprintf(name, sizeof name, "%s.jsonl", path);
     return name;
 }

@@ -1,5 +1,6 @@
 #include "suite.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/opt.h"
@@ -140,10 +141,10 @@ END_TEST
 /* whichever option lists its words, another word is a wrong command line, and so is leaving out what is required */
 START_TEST(unknown_words_and_missing_options_are_usage)
 {
-    static const char *const path[] = {"model", "prompts", "out", "jsonl", "draft"};
+    static const char *const path[] = {"model", "prompts", "out", "jsonl", "draft", "journal"};
     struct options o;
     int n, help, choices = 0;
-    for (unsigned cmd = CMD_PROMPTS; cmd <= CMD_GRADE; cmd <<= 1)
+    for (unsigned cmd = CMD_PROMPTS; cmd <= CMD_REBUILD; cmd <<= 1)
         for (const struct opt_row *r = options_table; r->name; r++) {
             char word[64], value[] = "no-such-word", *argv[16] = {word, value};
             int argc = 0;
@@ -152,7 +153,7 @@ START_TEST(unknown_words_and_missing_options_are_usage)
             if (r->kind == OPT_CHOICE) argc = 2;
             choices += argc > 0;
             for (size_t i = 0; i < sizeof path / sizeof path[0]; i++) { /* everything else that is required */
-                static char given[5][16], file[] = "f";
+                static char given[6][16], file[] = "f";
                 const struct opt_row *q = options_table;
                 snprintf(given[i], sizeof given[i], "--%s", path[i]);
                 while (strcmp(q->name, path[i]) != 0) q++;
@@ -167,6 +168,81 @@ START_TEST(unknown_words_and_missing_options_are_usage)
 }
 END_TEST
 
+/* pieces in order, none empty, together all rows once; whatever is no K/N is refused by its text */
+START_TEST(shards_cover_all_rows_once)
+{
+    struct options o = {.shard = NULL};
+    int first, end;
+    ck_assert_int_eq(options_shard(&o, 7, &first, &end), ST_OK);
+    ck_assert(first == 0 && end == 7);
+    for (int rows = 1; rows <= 40; rows++)
+        for (int n = 1; n <= rows; n++) {
+            int next = 0;
+            for (int k = 1; k <= n; k++) {
+                char text[32];
+                snprintf(text, sizeof text, "%d/%d", k, n);
+                o.shard = text;
+                ck_assert_int_eq(options_shard(&o, rows, &first, &end), ST_OK);
+                ck_assert_msg(first == next && end > first, "%s of %d: %d to %d", text, rows, first, end);
+                next = end;
+            }
+            ck_assert_int_eq(next, rows);
+        }
+    o.shard = "2147483647/2147483647";
+    ck_assert_int_eq(options_shard(&o, 2147483647, &first, &end), ST_OK);
+    ck_assert(first == 2147483646 && end == 2147483647);
+    static const char *const bad[] = {"", "2", "0/4", "5/4", "-1/4", "1/0", "1/4x", "a/b", "1/", "/4", "1/4/", "1.5/4",
+                                      "99999999999/99999999999", "1 /4"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        o.shard = bad[i];
+        ck_assert_msg(options_shard(&o, 8, &first, &end) == ST_E_USAGE, "'%s'", bad[i]);
+        ck_assert_ptr_nonnull(strstr(err_last(), "--shard"));
+    }
+    o.shard = "1/9";
+    ck_assert_int_eq(options_shard(&o, 8, &first, &end), ST_E_CONFIG);
+    ck_assert_ptr_nonnull(strstr(err_last(), "8 rows"));
+}
+END_TEST
+
+/* the manual page and the completion know every command and option, and what they say is the table's */
+START_TEST(the_manual_says_all_of_the_tables)
+{
+    char *page = NULL, *completion = NULL, want[256];
+    size_t n, m;
+    FILE *f = open_memstream(&page, &n), *g = open_memstream(&completion, &m);
+    manual_page(f);
+    manual_completion(g);
+    fclose(f);
+    fclose(g);
+    for (const struct opt_row *r = options_table; r->name; r++) {
+        size_t k = 0;
+        for (const char *c = r->name; *c; c++)
+            k += (size_t)snprintf(want + k, sizeof want - k, *c == '-' ? "\\-" : "%c", *c);
+        char item[300];
+        snprintf(item, sizeof item, ".BI \\-\\-%s%c", want, r->kind == OPT_FLAG ? '\n' : ' ');
+        ck_assert_msg(strstr(page, item) != NULL, "no %s", item);
+        snprintf(want, sizeof want, " --%s", r->name);
+        ck_assert_msg(strstr(completion, want) != NULL, "completion lacks%s", want);
+    }
+    for (const struct command_row *c = command_table; c->name; c++) {
+        snprintf(want, sizeof want, "\n.B %s\n", c->name);
+        ck_assert_msg(strstr(page, want) != NULL, "no command %s", c->name);
+    }
+    for (int st = ST_OK + 1; st < ST_N; st++) { /* broken over lines there */
+        char *p = strstr(page, ".SH EXIT STATUS");
+        for (const char *w = err_text((enum status)st); p && *w; w += strspn(w, " ")) {
+            size_t k = strcspn(w, " ");
+            snprintf(want, sizeof want, "%.*s", (int)k, w);
+            p = strchr(want, '-') || strchr(want, '\'') ? p : strstr(p, want);
+            w += k;
+        }
+        ck_assert_msg(p != NULL, "exit status lacks '%s'", err_text((enum status)st));
+    }
+    free(page);
+    free(completion);
+}
+END_TEST
+
 void suite_fill(Suite *s)
 {
     TCase *tc = SUITE_CASE(s, "opt", 20);
@@ -176,6 +252,8 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, text_is_what_could_be_typed);
     SUITE_TEST(tc, the_table_of_the_program_is_sound);
     SUITE_TEST(tc, unknown_words_and_missing_options_are_usage);
+    SUITE_TEST(tc, shards_cover_all_rows_once);
+    SUITE_TEST(tc, the_manual_says_all_of_the_tables);
 }
 
 int main(void)

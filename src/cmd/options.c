@@ -1,5 +1,7 @@
 #include "cmd/options.h"
 
+#include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #define AT(field) offsetof(struct options, field)
@@ -11,9 +13,11 @@ const struct opt_row options_table[] = {
     {"model",       OPT_STR,    AT(model),       NULL,      "DIR",    NULL, 0, 0, CMD_PROMPTS | CMD_PLAN | CMD_RUN, 1, "Kimi-K3 checkpoint: config.json, safetensors, tiktoken.model"},
     {"draft",       OPT_STR,    AT(draft),       NULL,      "DIR",    NULL, 0, 0, CMD_PLAN | CMD_RUN, 0, "DFlash draft checkpoint; needed unless --spec none"},
     {"prompts",     OPT_STR,    AT(prompts),     NULL,      "FILE",   NULL, 0, 0, CMD_RUN, 1, "prompts.h5 made by `pdflash prompts`"},
-    {"out",         OPT_STR,    AT(out),         NULL,      "FILE",   NULL, 0, 0, CMD_PROMPTS | CMD_RUN, 1, "file to write (HDF5)"},
+    {"out",         OPT_STR,    AT(out),         NULL,      "FILE",   NULL, 0, 0, CMD_PROMPTS | CMD_RUN | CMD_MERGE | CMD_REBUILD, 1, "file to write (HDF5)"},
+    {"journal",     OPT_STR,    AT(journal),     NULL,      "FILE",   NULL, 0, 0, CMD_REBUILD, 1, "journal of a run, RESULTS.h5.jsonl; only read"},
     {"jsonl",       OPT_STR,    AT(jsonl),       NULL,      "FILE",   NULL, 0, 0, CMD_PROMPTS, 1, "GSM8K questions, one {\"question\", \"answer\"} a line"},
     {"limit",       OPT_INT,    AT(limit),       "0",       "N",      NULL, 0, BIG, CMD_PROMPTS | CMD_RUN, 0, "use the first N rows only; 0: all"},
+    {"shard",       OPT_STR,    AT(shard),       NULL,      "K/N",    NULL, 0, 0, CMD_RUN, 0, "run the K-th of N pieces of the rows; `pdflash merge` joins the results"},
     {"shots",       OPT_INT,    AT(shots),       "0",       "N",      NULL, 0, 64, CMD_PROMPTS, 0, "worked examples before each question"},
     {"shots-from",  OPT_STR,    AT(shots_from),  NULL,      "FILE",   NULL, 0, 0, CMD_PROMPTS, 0, "where the examples come from (first rows)"},
     {"thinking",    OPT_CHOICE, AT(thinking),    "max",     NULL,     "off,low,high,max", 0, 0, CMD_PROMPTS, 0, "K3 chat level"},
@@ -42,7 +46,7 @@ const struct opt_row options_table[] = {
     {"watchdog",    OPT_DOUBLE, AT(watchdog),    "300",     "SECONDS", NULL, 1, 1e6, CMD_RUN, 0, "end a run that makes no progress"},
     {"resume",      OPT_FLAG,   AT(resume),      NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "continue --out: skip its finished rows"},
     {"force-new",   OPT_FLAG,   AT(force_new),   NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "replace --out if it holds results"},
-    {"force",       OPT_FLAG,   AT(force),       NULL,      NULL,     NULL, 0, 0, CMD_PROMPTS, 0, "replace --out if it holds prompts"},
+    {"force",       OPT_FLAG,   AT(force),       NULL,      NULL,     NULL, 0, 0, CMD_PROMPTS | CMD_MERGE | CMD_REBUILD, 0, "replace --out if it holds what this command writes"},
     {"evidence",    OPT_STR,    AT(evidence),    NULL,      "DIR",    NULL, 0, 0, CMD_RUN, 0, "write command, environment, versions, plan, descriptors and logs there; must be empty or new"},
     {"dump-logits", OPT_STR,    AT(dump_logits), NULL,      "FILE",   NULL, 0, 0, CMD_RUN, 0, "write the logits of every committed position (slow; FILE and FILE.prefill)"},
     {"tag",         OPT_STR,    AT(tag),         "run",     "TEXT",   NULL, 0, 0, CMD_RUN, 0, "part of the run id"},
@@ -56,21 +60,36 @@ const struct opt_row options_table[] = {
 };
 /* clang-format on */
 
+/* clang-format off */
+const struct command_row command_table[] = {
+    {"prompts", CMD_PROMPTS, cmd_prompts, "questions (JSONL) to prompts.h5: chat template, tokens",
+     "pdflash prompts --jsonl FILE --model DIR --out prompts.h5 [options]"},
+    {"plan", CMD_PLAN, cmd_plan, "what a run would do: ranks, layers, copies, bytes, memory; needs no MPI",
+     "pdflash plan --model DIR --draft DIR --prefill pp=8,tp=4,ep=4 --decode tp=32,ep=4 [options]"},
+    {"run", CMD_RUN, cmd_run, "prefill, transfer, decode, grade: prompts.h5 to results.h5 (under mpirun)",
+     "mpirun -n N pdflash run --model DIR --draft DIR --prompts prompts.h5 --out results.h5 \\\n"
+     "           --prefill pp=8,tp=1 --decode tp=8 [options]       N = pp*tp of prefill + tp of decode"},
+    {"show", CMD_SHOW, cmd_show, "summary of a results.h5", "pdflash show results.h5 [--json]"},
+    {"grade", CMD_GRADE, cmd_grade, "GSM8K accuracy of a results.h5 under four rules", "pdflash grade results.h5"},
+    {"merge", CMD_MERGE, cmd_merge, "results of shards (run --shard) to one results.h5",
+     "pdflash merge --out all.h5 [--force] PART.h5..."},
+    {"rebuild", CMD_REBUILD, cmd_rebuild, "a results.h5 from its journal alone",
+     "pdflash rebuild --journal results.h5.jsonl --out results.h5 [--force]"},
+    {"bench", 0, cmd_bench, "measurements: `pdflash bench --help` lists them", "pdflash bench NAME [options]"},
+    {"bench transfer", CMD_BENCH_TRANSFER, NULL, "how fast state moves from prefill to decode (under mpirun)",
+     "mpirun -n N pdflash bench transfer --prefill tp=S --decode tp=D [options]\n"
+     "           N = S + D; S sources work at once, so no more of them than processors; D a multiple of S"},
+    {"bench kernels", 0, NULL, "every operation at the real Kimi-K3's per-rank shapes, on the CPU or a GPU",
+     "pdflash bench kernels [--device cpu|cuda] [--act bf16|fp32] [--only TEXT]"},
+    {NULL, 0, NULL, NULL, NULL},
+};
+/* clang-format on */
+
 static const char *usage(enum command cmd)
 {
-    switch (cmd) {
-    case CMD_PROMPTS: return "pdflash prompts --jsonl FILE --model DIR --out prompts.h5 [options]";
-    case CMD_PLAN: return "pdflash plan --model DIR --draft DIR --prefill pp=8,tp=4,ep=4 --decode tp=32,ep=4 [options]";
-    case CMD_RUN:
-        return "mpirun -n N pdflash run --model DIR --draft DIR --prompts prompts.h5 --out results.h5 \\\n"
-               "           --prefill pp=8,tp=1 --decode tp=8 [options]       N = pp*tp of prefill + tp of decode";
-    case CMD_SHOW: return "pdflash show results.h5 [--json]";
-    case CMD_GRADE: return "pdflash grade results.h5";
-    case CMD_BENCH_TRANSFER:
-        return "mpirun -n N pdflash bench transfer --prefill tp=S --decode tp=D [options]\n"
-               "           N = S + D; S sources work at once, so no more of them than processors; D a multiple of S";
-    }
-    return "";
+    const struct command_row *c = command_table;
+    while (c->name && c->command != (unsigned)cmd) c++;
+    return c->name ? c->usage : "";
 }
 
 enum status options_parse(enum command cmd, int argc, char **argv, struct options *o_p, const char **pos, int max_pos,
@@ -102,5 +121,33 @@ enum status options_spec(const struct options *o, int *dflash_p)
         return ERR(ST_E_USAGE, "--spec: '%s' is unknown; choose one of dflash,none", o->spec);
     if (*dflash_p && !o->draft) return ERR(ST_E_USAGE, "--draft DIR is required with --spec dflash; or say --spec none");
     if (!*dflash_p && o->block) return ERR(ST_E_USAGE, "--block %d has no meaning with --spec none", o->block);
+    return ST_OK;
+}
+
+/* digits up to end, which is stepped over; at most INT32_MAX */
+static int whole(const char **s_p, char end, int64_t *v_p)
+{
+    const char *s = *s_p;
+    int64_t v = 0;
+    while (*s >= '0' && *s <= '9' && v <= INT32_MAX) v = 10 * v + (*s++ - '0');
+    if (s == *s_p || *s != end || v > INT32_MAX) return 0;
+    *v_p = v;
+    *s_p = s + 1;
+    return 1;
+}
+
+enum status options_shard(const struct options *o, int rows, int *first_p, int *end_p)
+{
+    int64_t k = 1, n = 1;
+    if (o->shard) {
+        const char *s = o->shard;
+        if (!whole(&s, '/', &k) || !whole(&s, 0, &n) || k < 1 || k > n)
+            return ERR(ST_E_USAGE, "--shard: '%s' is no K/N with 1 <= K <= N, e.g. 2/4", o->shard);
+        if (n > rows)
+            return ERR(ST_E_CONFIG, "--shard %s: the run has %d rows, fewer than %lld pieces; make fewer", o->shard,
+                       rows, (long long)n);
+    }
+    *first_p = (int)(rows * (k - 1) / n);
+    *end_p = (int)(rows * k / n);
     return ST_OK;
 }

@@ -4,7 +4,10 @@
 
 #include "base/opt.h"
 
-enum command { CMD_PROMPTS = 1, CMD_PLAN = 2, CMD_RUN = 4, CMD_SHOW = 8, CMD_GRADE = 16, CMD_BENCH_TRANSFER = 32 };
+enum command {
+    CMD_PROMPTS = 1, CMD_PLAN = 2, CMD_RUN = 4, CMD_SHOW = 8, CMD_GRADE = 16, CMD_BENCH_TRANSFER = 32, CMD_MERGE = 64,
+    CMD_REBUILD = 128
+};
 enum { BENCH_REPS_MAX = 200 };
 
 /* indices of OPT_CHOICE values, in the order of the table's lists */
@@ -18,6 +21,7 @@ struct options {
     /* files */
     const char *model, *draft, *prompts, *out, *evidence, *dump_logits, *tag;
     const char *jsonl, *shots_from; /* prompts */
+    const char *journal;            /* rebuild */
     int json;                       /* show, plan, bench */
     const char *sizes;              /* bench transfer */
     int mib, reps;
@@ -26,7 +30,7 @@ struct options {
     int single;
     int dedupe, node_size;
     /* work */
-    const char *spec;
+    const char *spec, *shard;
     int block, concurrency, max_new, chunk, page, slots, limit, shots, thinking, max_prompt;
     /* numerics and transport */
     int device, act, kv, comm, transport, window, mla_prefill, verify, isa;
@@ -45,12 +49,32 @@ enum status options_parse(enum command cmd, int argc, char **argv, struct option
  * no --draft, or a --block without speculation is a wrong command line (ST_E_USAGE). */
 enum status options_spec(const struct options *o, int *dflash_p);
 
+/* options_shard - the rows first .. end-1 of a run of `rows` that --shard K/N names: the K-th of N pieces in order,
+ * all of them without --shard. ST_E_USAGE (no K/N with 1 <= K <= N), ST_E_CONFIG (more pieces than rows). */
+enum status options_shard(const struct options *o, int rows, int *first_p, int *end_p);
+
+/* one subcommand, for dispatch, help, manual page and completion */
+struct command_row {
+    const char *name;   /* as typed; "bench transfer" is two words */
+    unsigned command;   /* bit of enum command; 0: takes no options of the table */
+    enum status (*run)(int argc, char **argv); /* NULL: behind the command of its first word */
+    const char *what;
+    const char *usage;  /* one or two lines */
+};
+extern const struct command_row command_table[]; /* ended by a row without name */
+
+/* manual_page - pdflash.1 in man(7) from the two tables; manual_completion - for bash, from the same. */
+void manual_page(FILE *f);
+void manual_completion(FILE *f);
+
 /* the subcommands */
 enum status cmd_prompts(int argc, char **argv);
 enum status cmd_plan(int argc, char **argv);
 enum status cmd_run(int argc, char **argv);
 enum status cmd_show(int argc, char **argv);
 enum status cmd_grade(int argc, char **argv);
+enum status cmd_merge(int argc, char **argv);
+enum status cmd_rebuild(int argc, char **argv);
 enum status cmd_bench(int argc, char **argv);
 
 #endif

@@ -17,7 +17,8 @@ struct record {
     struct results_writer *w;
     enum chat_thinking level;
     struct result_round *round; /* [max_new] scratch */
-    int n, max_new, skipped;
+    int n, max_new, skipped; /* rows of this run (of its shard), output limit, rows done before */
+    int first, end;          /* the shard: rows first .. end-1 of the prompts */
     int committed, unfinished;
     int64_t rounds, accepted;   /* of this attempt, for the progress line */
     double last_line_s;
@@ -89,27 +90,38 @@ static enum status prompt_attrs(struct results_writer *w, const struct prompts *
     return results_attrs(w, a, sizeof a / sizeof a[0]);
 }
 
-/* results_open, with everything that config_hash covers (facts_hashes), so that a refused resume can say what
- * differs */
+/* everything that config_hash covers (facts_hashes); names of options follow "option_" in their keys */
+const struct results_identity record_identity[RECORD_IDENTITY] = {
+    {"model_hash", "--model (hash of its files)", NULL},
+    {"draft_hash", "--draft (hash of its files)", NULL},
+    {"tokenizer_hash", "tokenizer of --model", NULL},
+    {"prompts_hash", "--prompts (hash of its rows)", NULL},
+    {"spec", "--spec", NULL},
+    {"option_max-new", "--max-new", NULL},
+    {"option_act", "--act", NULL},
+    {"option_kv-dtype", "--kv-dtype", NULL},
+    {"option_mla-prefill", "--mla-prefill", NULL},
+    {"option_device", "--device", NULL}};
+
+/* results_open, so that a refused resume can say what differs */
 static enum status open_results(const struct options *o, const struct setup *s, const struct record_facts *f, int n,
                                 struct results_writer **w_p)
 {
-    static const char *const option[] = {"--max-new", "--act", "--kv-dtype", "--mla-prefill", "--device"};
-    enum { N_OPTIONS = sizeof option / sizeof option[0], N_MORE = 5 };
-    char key[N_OPTIONS][40], value[N_OPTIONS][40];
-    struct results_identity d[N_MORE + N_OPTIONS] = {{"model_hash", "--model (hash of its files)", f->model_hash},
-                                                     {"draft_hash", "--draft (hash of its files)", f->draft_hash},
-                                                     {"tokenizer_hash", "tokenizer of --model", f->tokenizer_hash},
-                                                     {"prompts_hash", "--prompts (hash of its rows)", f->prompts_hash},
-                                                     {"spec", "--spec", spec_name(s)}};
-    for (int i = 0; i < N_OPTIONS; i++) {
+    const char *const fact[] = {f->model_hash, f->draft_hash, f->tokenizer_hash, f->prompts_hash, spec_name(s)};
+    enum { N_FACTS = sizeof fact / sizeof fact[0] };
+    char value[RECORD_IDENTITY][40];
+    struct results_identity d[RECORD_IDENTITY];
+    for (int i = 0; i < RECORD_IDENTITY; i++) {
         const struct opt_row *r = options_table;
-        while (strcmp(r->name, option[i] + 2) != 0) r++;
-        snprintf(key[i], sizeof key[i], "option_%s", r->name);
-        opt_text(r, o, value[i], sizeof value[i]);
-        d[N_MORE + i] = (struct results_identity){key[i], option[i], value[i]};
+        d[i] = record_identity[i];
+        if (i < N_FACTS) {
+            d[i].value = fact[i];
+            continue;
+        }
+        while (strcmp(r->name, d[i].name + 2) != 0) r++;
+        d[i].value = opt_text(r, o, value[i], sizeof value[i]);
     }
-    struct results_setup setup = {f->config_hash, n, s->block, d, N_MORE + N_OPTIONS};
+    struct results_setup setup = {f->config_hash, n, s->block, d, RECORD_IDENTITY};
     return results_open(o->out, o->resume ? RESULTS_RESUME : o->force_new ? RESULTS_FORCE : RESULTS_NEW, &setup, w_p);
 }
 
@@ -122,12 +134,13 @@ enum status record_open(const struct options *o, const struct setup *s, const st
     struct result_attr a[8];
     r->prompts = p;
     r->tok = t;
-    r->n = n;
     r->max_new = o->max_new;
     r->level = (enum chat_thinking)chat_thinking_parse(prompts_meta(p)->thinking);
     r->tty = isatty(STDERR_FILENO);
     r->round = mem_alloc((size_t)o->max_new, sizeof *r->round, "rounds of a row");
     if (!r->round) st = ST_E_NOMEM;
+    if (st == ST_OK) st = options_shard(o, n, &r->first, &r->end);
+    r->n = r->end - r->first;
     if (st == ST_OK && (int)r->level < 0)
         st = ERR(ST_E_FORMAT, "%s: thinking level '%s' is unknown", o->prompts, prompts_meta(p)->thinking);
     if (st == ST_OK) st = open_results(o, s, f, n, &r->w);
@@ -141,11 +154,13 @@ enum status record_open(const struct options *o, const struct setup *s, const st
         return st;
     }
     for (int i = 0; i < n; i++) {
-        skip[i] = (uint8_t)results_done(r->w, i);
-        r->skipped += skip[i];
+        int mine = i >= r->first && i < r->end, done = results_done(r->w, i);
+        skip[i] = (uint8_t)(done || !mine);
+        r->skipped += done && mine;
     }
+    if (o->shard) log_info("--shard %s: rows %d to %d of %d", o->shard, r->first, r->end - 1, n);
     if (r->skipped)
-        log_info("%s: %d of %d rows are done, attempt %d continues", o->out, r->skipped, n, results_attempt(r->w));
+        log_info("%s: %d of %d rows are done, attempt %d continues", o->out, r->skipped, r->n, results_attempt(r->w));
     *r_p = r;
     return ST_OK;
 }
@@ -250,6 +265,11 @@ int record_committed(const struct record *r)
     return r->committed + r->skipped;
 }
 
+int record_rows(const struct record *r)
+{
+    return r->n;
+}
+
 int record_unfinished(const struct record *r)
 {
     return r->unfinished;
@@ -301,5 +321,9 @@ enum status record_finish(struct record *r, const struct rank_stats *st, int n_r
     TRY(results_attrs(r->w, a, sizeof a / sizeof a[0]));
     TRY(write_memory(r, st, n_ranks));
     if (plan_json) TRY(results_plan(r->w, plan_json, NULL, 0));
-    return results_finish(r->w, 1, complete_p);
+    int file_complete, done = 0;
+    TRY(results_finish(r->w, 1, &file_complete));
+    for (int i = r->first; i < r->end; i++) done += results_done(r->w, i);
+    *complete_p = done == r->n; /* a shard is complete when its rows are, its file never is */
+    return ST_OK;
 }

@@ -14,21 +14,27 @@ struct record_facts { /* provenance, all text zero-terminated */
     char config_hash[17], model_hash[17], draft_hash[17], tokenizer_hash[17], prompts_hash[17], binary_hash[17];
 };
 
+/* what tells one configuration from another, by root attribute; the values are a run's own and NULL here */
+enum { RECORD_IDENTITY = 10 };
+extern const struct results_identity record_identity[RECORD_IDENTITY];
+
 struct record; /* opaque */
 
 /* record_open - start or continue --out. prompts and tokenizer stay the caller's.
- * skip_p: [prompts] rows already done. */
+ * n: rows of the run; skip: [n] out, 1: done already, or outside --shard. */
 enum status record_open(const struct options *o, const struct setup *s, const struct record_facts *f,
                         const struct prompts *p, int n, struct tokenizer *t, uint8_t *skip, struct record **r_p);
 void record_close(struct record *r);
 /* the sink of decode_role */
 struct run_sink record_sink(struct record *r);
-/* record_finish - per-rank figures, plan, end time, completeness. *complete_p: all rows are there. */
+/* record_finish - per-rank figures, plan, end time, completeness. *complete_p: all rows, or those of the shard,
+ * are there. */
 enum status record_finish(struct record *r, const struct rank_stats *st, int n_ranks, const char *plan_json,
                           const char *osc, int interrupted, int *complete_p);
 /* record_committed - rows in the file, those of earlier attempts included; record_unfinished - of them, rows of this attempt
  * that failed or were aborted. */
 int record_committed(const struct record *r);
+int record_rows(const struct record *r); /* of the run, or of its shard */
 int record_unfinished(const struct record *r);
 
 #endif

@@ -2,6 +2,7 @@
 #include "pd/run.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +67,7 @@ static enum status take_prompts(struct job *j)
     int64_t total = 0;
     j->n = (int)prompts_count(j->prompts);
     if (j->o.limit && j->o.limit < j->n) j->n = j->o.limit;
+    TRY(options_shard(&j->o, j->n, &(int){0}, &(int){0}));
     for (int i = 0; i < j->n; i++) {
         const struct prompts_row *r = prompts_row(j->prompts, (size_t)i);
         if (r->n_ids > j->s.most_prompt)
@@ -182,7 +184,7 @@ static enum status refuse_options(const struct job *j)
     if (j->o.dedupe && j->o.single) return ERR(ST_E_USAGE, "--dedupe has no meaning with --single: nothing moves");
     if (j->o.node_size && !j->o.dedupe) return ERR(ST_E_USAGE, "--node-size %d has no meaning without --dedupe", j->o.node_size);
     if (j->o.resume && j->o.force_new) return ERR(ST_E_USAGE, "--resume and --force-new exclude each other");
-    return ST_OK;
+    return options_shard(&j->o, INT_MAX, &(int){0}, &(int){0}); /* its form; the rows are not known yet */
 }
 
 /* A refusal comes before any window exists; the counters of all ranks say that nothing moved. */
@@ -338,7 +340,7 @@ static enum status leader_end(struct job *j, const struct rank_stats *all)
     mem_free(plan);
     TRY(st);
     int unfinished = record_unfinished(j->rec);
-    log_info("%s: %d of %d rows, %s", j->o.out, record_committed(j->rec) - unfinished, j->n,
+    log_info("%s: %d of %d rows, %s", j->o.out, record_committed(j->rec) - unfinished, record_rows(j->rec),
              j->complete ? "complete" : "not complete");
     if (unfinished) log_warn("%d rows failed or were aborted; `pdflash show` lists them, --resume tries them again", unfinished);
     return ST_OK;

@@ -54,6 +54,18 @@ int h5_exists(const struct h5 *f, const char *name);  /* 1: a group or dataset o
 /* h5_dims - shape of a dataset: dim[0..rank-1]. */
 enum status h5_dims(const struct h5 *f, const char *name, int64_t dim[H5_MAX_RANK], int *rank_p);
 
+/* ---- what is in a file ---------------------------------------------------------------------------- */
+/* one group, dataset or field of a table */
+struct h5_object {
+    char name[H5_MAX_NAME]; /* "/accept", "/accept/round", "/requests.index" */
+    char type[24];          /* "group", "table", "text" (UTF-8 of variable length), "char[8]", "int32", "float64", "?" */
+    int rank;               /* of a dataset, otherwise -1 */
+    int grows;              /* 1: its first dimension is unlimited */
+};
+/* h5_list - everything below "/", parents first, names of a group sorted; *o_p: mem_free. ST_E_FORMAT: a name too
+ * long. */
+enum status h5_list(const struct h5 *f, struct h5_object **o_p, size_t *n_p);
+
 /* ---- attributes of a group or dataset; setting replaces ------------------------------------------- */
 struct h5_attr {
     char name[H5_MAX_NAME];

@@ -94,12 +94,6 @@ static enum status same_as_file(const char *path, const struct results_store *s,
 
 /* ---- what is at a path ----------------------------------------------------------------------------- */
 
-enum holding {
-    HOLDS_NOTHING,
-    HOLDS_RESULTS, /* of this program: the file says so, or the journal beside a file that cannot be read any more */
-    HOLDS_OTHER    /* never replaced */
-};
-
 /* the journal begins as journals do; a kill may have left any part of its first line */
 static int is_journal(const char *path)
 {
@@ -112,28 +106,28 @@ static int is_journal(const char *path)
     return memcmp(text, first, n) == 0;
 }
 
-static enum holding journal_holds(const char *path)
+static enum results_holding journal_holds(const char *path)
 {
     struct stat sb;
-    if (stat(path, &sb) != 0) return HOLDS_NOTHING;
-    if (!S_ISREG(sb.st_mode) || !is_journal(path)) return HOLDS_OTHER;
-    return sb.st_size > 0 ? HOLDS_RESULTS : HOLDS_NOTHING;
+    if (stat(path, &sb) != 0) return RESULTS_AT_NONE;
+    if (!S_ISREG(sb.st_mode) || !is_journal(path)) return RESULTS_AT_OTHER;
+    return sb.st_size > 0 ? RESULTS_AT_OURS : RESULTS_AT_NONE;
 }
 
-static enum holding file_holds(const char *path, const char *journal)
+enum results_holding results_file_holds(const char *path, const char *journal)
 {
     struct stat sb;
     struct h5 *f;
     char *schema = NULL;
-    if (stat(path, &sb) != 0) return HOLDS_NOTHING;
-    if (!S_ISREG(sb.st_mode)) return HOLDS_OTHER;
+    if (stat(path, &sb) != 0) return RESULTS_AT_NONE;
+    if (!S_ISREG(sb.st_mode)) return RESULTS_AT_OTHER;
     if (!h5_is_hdf5(path) || h5_open(path, 0, &f) != ST_OK)
-        return journal_holds(journal) == HOLDS_RESULTS ? HOLDS_RESULTS : HOLDS_OTHER;
+        return journal_holds(journal) == RESULTS_AT_OURS ? RESULTS_AT_OURS : RESULTS_AT_OTHER;
     int ours = h5_has_attr(f, "/", "schema") && h5_get_str(f, "/", "schema", &schema) == ST_OK &&
                strcmp(schema, RESULTS_SCHEMA_NAME) == 0;
     mem_free(schema);
     h5_close(f);
-    return ours ? HOLDS_RESULTS : HOLDS_OTHER;
+    return ours ? RESULTS_AT_OURS : RESULTS_AT_OTHER;
 }
 
 static enum status on_run(void *ctx, const struct results_setup *u, int32_t attempt)
@@ -185,7 +179,7 @@ static enum status on_finish(void *ctx, int complete)
     return ST_OK;
 }
 
-static enum status store_from_journal(const char *path, const char *journal, struct results_store *s_p)
+enum status results_store_from_journal(const char *path, const char *journal, struct results_store *s_p)
 {
     struct results_store s = {.f = NULL};
     struct rebuild b = {path, &s, 0, 0};
@@ -197,29 +191,6 @@ static enum status store_from_journal(const char *path, const char *journal, str
         *s_p = s;
     else if (b.open)
         results_store_close(&s);
-    return st;
-}
-
-enum status results_rebuild(const char *path, int64_t *rows_p)
-{
-    struct results_store s = {.f = NULL};
-    struct results_journal j;
-    char *name = results_journal_path(path);
-    if (!name) return ST_E_NOMEM;
-    int there = exists(name);
-    enum status st = there ? ST_OK : ERR(ST_E_FILE, "%s: no such file, nothing to rebuild from", name);
-    mem_free(name);
-    TRY(st);
-    TRY(results_journal_open(path, &j)); /* locked: no writer is alive */
-    st = store_from_journal(path, j.path, &s);
-    if (st == ST_OK) {
-        st = h5_flush(s.f);
-        int64_t rows = 0;
-        for (int64_t i = 0; i < s.questions; i++) rows += s.slot[i] >= 0;
-        results_store_close(&s);
-        if (st == ST_OK) *rows_p = rows;
-    }
-    results_journal_close(&j);
     return st;
 }
 
@@ -277,7 +248,7 @@ static enum status resume(struct results_writer *w, const struct results_setup *
         TRY(results_store_open(w->path, &w->store));
     } else if (lines > 0) {
         log_warn("%s: %s; rebuilt from %s", w->path, exists(w->path) ? "cannot be opened" : "missing", w->journal.path);
-        TRY(store_from_journal(w->path, w->journal.path, &w->store));
+        TRY(results_store_from_journal(w->path, w->journal.path, &w->store));
     } else {
         return st;
     }
@@ -300,12 +271,12 @@ static enum status resume(struct results_writer *w, const struct results_setup *
 /* ---- the writer ----------------------------------------------------------------------------------- */
 
 /* a resume cuts a torn last line: of a journal, not of a file of another kind that has its name */
-static enum status check_journal(const char *path)
+enum status results_check_journal(const char *path)
 {
     char *journal = results_journal_path(path);
     if (!journal) return ST_E_NOMEM;
     enum status st = ST_OK;
-    if (journal_holds(journal) == HOLDS_OTHER)
+    if (journal_holds(journal) == RESULTS_AT_OTHER)
         st = ERR(ST_E_FORMAT, "%s: the journal's name, but it is none of results; name another file than %s", journal,
                  path);
     mem_free(journal);
@@ -313,19 +284,18 @@ static enum status check_journal(const char *path)
 }
 
 /* a new run takes nothing's place but that of results, and theirs only with --force-new */
-static enum status check_place(const char *path, int force)
+enum status results_check_place(const char *path, int force, const char *remedy)
 {
-    static const char other[] = "holds no results; name another file",
-                      remedy[] = "continue it with --resume, replace it with --force-new, or name another file";
+    static const char other[] = "holds no results; name another file";
     char *journal = results_journal_path(path);
     if (!journal) return ST_E_NOMEM;
-    enum holding file = file_holds(path, journal), lines = journal_holds(journal);
+    enum results_holding file = results_file_holds(path, journal), lines = journal_holds(journal);
     enum status st = ST_OK;
-    if (file == HOLDS_OTHER)
+    if (file == RESULTS_AT_OTHER)
         st = ERR(ST_E_FILE, "%s: exists and %s", path, other);
-    else if (lines == HOLDS_OTHER)
+    else if (lines == RESULTS_AT_OTHER)
         st = ERR(ST_E_FILE, "%s: the journal's name, but it %s than %s", journal, other, path);
-    else if (!force && file != HOLDS_NOTHING)
+    else if (!force && file != RESULTS_AT_NONE)
         st = ERR(ST_E_FILE, "%s: exists; %s", path, remedy);
     else if (!force && exists(journal))
         st = ERR(ST_E_FILE, "%s: journal of an earlier run; %s", journal, remedy);
@@ -357,8 +327,9 @@ static enum status start(struct results_writer *w, enum results_mode mode, const
 enum status results_open(const char *path, enum results_mode mode, const struct results_setup *setup,
                          struct results_writer **w_p)
 {
+    static const char remedy[] = "continue it with --resume, replace it with --force-new, or name another file";
     TRY(results_check_setup(path, setup));
-    TRY(mode == RESULTS_RESUME ? check_journal(path) : check_place(path, mode == RESULTS_FORCE));
+    TRY(mode == RESULTS_RESUME ? results_check_journal(path) : results_check_place(path, mode == RESULTS_FORCE, remedy));
     TRY(h5_check_folder(path));
     struct results_writer *w = mem_alloc(1, sizeof *w, "the results writer");
     if (!w) return ST_E_NOMEM;

@@ -154,9 +154,30 @@ enum status results_finish(struct results_writer *w, int complete, int *complete
 /* results_close - release and unlock without publishing; rows appended are already safe. NULL is legal. */
 void results_close(struct results_writer *w);
 
+/* ---- whole files from other sources ----------------------------------------------------------------- */
 /* results_rebuild - make PATH anew from its journal PATH.jsonl (a torn last line is dropped, warned).
  * *rows_p: committed rows. An existing PATH is replaced. ST_E_FILE, ST_E_FORMAT (journal:line and reason). */
 enum status results_rebuild(const char *path, int64_t *rows_p);
+struct results_made { /* what a whole file holds */
+    int64_t questions, rows, done; /* committed rows; of them, ended by EOS or length */
+    int32_t attempts;
+    int complete;
+};
+/* results_rebuild_as - the same from a journal of any name. out: free, or with force results (damaged ones only beside
+ * their own journal); nothing else is replaced (ST_E_FILE). The journal is only read. Local. */
+enum status results_rebuild_as(const char *journal, const char *out, int force, struct results_made *m_p);
+/* results_merge - join the committed rows of n result files of one configuration (shards, array jobs) to a new file in
+ * the order of their index, with a journal of its own beside it. Attempts are numbered on through the parts; /memory
+ * lists the ranks of all parts in the order given; a root attribute (and /plan) that differs is the last part's, and
+ * every part's own is kept as part_N_KEY (N from 1), beside part_N_file, _sha256, _rows, _first_attempt, _attempts,
+ * _complete. `complete` is 1 when every question is done.
+ *   identity  what to compare, by name, when two parts have different config hashes; its values are ignored
+ *   extra     further root attributes of the merged file, under keys that begin with "merge_"
+ * Returns ST_OK, ST_E_FILE (out: results_rebuild_as; a part is absent, or is out), ST_E_FORMAT (a part), ST_E_CONFIG
+ * (another configuration; a question that two parts have), ST_E_IO, ST_E_NOMEM. On failure nothing changes. Local. */
+enum status results_merge(const char *out, int force, const char *const *part, size_t n,
+                          const struct results_identity *identity, size_t n_identity, const struct result_attr *extra,
+                          size_t n_extra, struct results_made *m_p);
 
 /* ---- reader ---------------------------------------------------------------------------------------- */
 struct results {

@@ -21,21 +21,38 @@ char *results_journal_path(const char *path)
     return p;
 }
 
+/* some network file systems have no locks */
+static enum status lock(const char *path, int fd)
+{
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) return ST_OK;
+    if (errno == EWOULDBLOCK)
+        return ERR(ST_E_FILE, "%s: another process is writing these results; wait for it or name another file", path);
+    log_warn("%s: cannot lock (%s); take care that no other process writes it", path, strerror(errno));
+    return ST_OK;
+}
+
+enum status results_journal_lock(const char *journal, int *fd_p)
+{
+    int fd = open(journal, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return ERR(ST_E_FILE, "%s: cannot open: %s", journal, strerror(errno));
+    enum status st = lock(journal, fd);
+    if (st == ST_OK)
+        *fd_p = fd;
+    else
+        close(fd);
+    return st;
+}
+
 enum status results_journal_open(const char *path, struct results_journal *j_p)
 {
     struct results_journal j = {-1, results_journal_path(path)};
     if (!j.path) return ST_E_NOMEM;
     enum status st = ST_OK;
     j.fd = open(j.path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (j.fd < 0) {
+    if (j.fd < 0)
         st = ERR(ST_E_FILE, "%s: cannot open: %s", j.path, strerror(errno));
-    } else if (flock(j.fd, LOCK_EX | LOCK_NB) != 0) {
-        if (errno == EWOULDBLOCK)
-            st = ERR(ST_E_FILE, "%s: another process is writing these results; wait for it or name another file",
-                     j.path);
-        else /* some network file systems have no locks */
-            log_warn("%s: cannot lock (%s); take care that no other process writes it", j.path, strerror(errno));
-    }
+    else
+        st = lock(j.path, j.fd);
     if (st == ST_OK)
         *j_p = j;
     else

@@ -4,7 +4,8 @@
  * results_row.c    names, checks and copies of one record
  * results_store.c  results.h5 under construction
  * results_journal.c, results_replay.c  PATH.jsonl: rows to lines and back
- * results_load.c   the reader */
+ * results_load.c   the reader
+ * results_merge.c, results_rebuild.c  whole files from parts, and from a journal */
 #ifndef PDFLASH_DATA_RESULTS_PRIV_H
 #define PDFLASH_DATA_RESULTS_PRIV_H
 
@@ -123,7 +124,36 @@ struct results_replay {
     enum status (*memory)(void *ctx, const struct result_memory *m, size_t n);
     enum status (*finish)(void *ctx, int complete);
 };
+/* results_journal_lock - lock a journal by its own name for reading; *fd_p is the caller's to close. ST_E_FILE: absent,
+ * or a writer is alive. */
+enum status results_journal_lock(const char *journal, int *fd_p);
 /* results_journal_replay - all whole lines in order; a torn last line is left out with a warning. */
 enum status results_journal_replay(const char *path, const struct results_replay *r);
+/* results_store_from_journal - a store, in memory until h5_flush, that will be path and holds what journal says. */
+enum status results_store_from_journal(const char *path, const char *journal, struct results_store *s_p);
+
+/* ---- what is at a path ----------------------------------------------------------------------------- */
+enum results_holding {
+    RESULTS_AT_NONE,
+    RESULTS_AT_OURS, /* of this program: the file says so, or the journal beside a file that cannot be read any more */
+    RESULTS_AT_OTHER /* never replaced */
+};
+enum results_holding results_file_holds(const char *path, const char *journal);
+/* results_check_place - ST_E_FILE unless path and its journal are free, or hold results and force is set; remedy ends
+ * the message. */
+enum status results_check_place(const char *path, int force, const char *remedy);
+/* results_check_journal - ST_E_FORMAT when the journal's name beside path is taken by a file of another kind. */
+enum status results_check_journal(const char *path);
+/* results_claim - hold path for a whole file made from elsewhere: its journal is locked, made if need be.
+ * results_publish - the store becomes path; fresh: the file that becomes the journal beside it, NULL: none. What a kill
+ * leaves is a whole file, old or new, beside its own journal or an empty one, from which --resume goes on.
+ * results_release - unlock; a journal that the claim made and nothing filled is removed. A cleared claim is legal. */
+struct results_claim {
+    struct results_journal journal;
+    int made;
+};
+enum status results_claim(const char *path, struct results_claim *c_p);
+enum status results_publish(struct results_store *s, struct results_claim *c, const char *fresh);
+void results_release(struct results_claim *c);
 
 #endif

@@ -10,6 +10,8 @@ rc=$?
 if [ $rc = 0 ]; then pass "README runs as it stands"; else fail "README: exit $rc"; tail -20 "$W/readme.log"; fi
 check "README: all eight answers are right" grep -q "openai *8 of 8 all questions" "$W/readme.log"
 check "README: Kimi-K3 is planned" grep -q "plan pp8tp4ep4/tp32ep4: 64 ranks" "$W/readme.log"
+check "README: the merged shards are the same" $X equal "$W/demo/single.h5" "$W/demo/merged.h5"
+check "README: so is the file rebuilt from their journal" $X equal "$W/demo/single.h5" "$W/demo/rebuilt.h5"
 check "README: the single run is the same" $X tokens "$W/demo/single.h5" "$W/demo/results.h5"
 # what the README names must be there
 for f in $(grep -oE '(inputs|tools|tests|docs)/[A-Za-z0-9_./-]*[A-Za-z0-9]' README.md | sort -u); do
