@@ -26,7 +26,7 @@ struct record {
 
 static const char *spec_name(const struct setup *s)
 {
-    return s->dflash ? "dflash" : "none";
+    return draft_kind_name(s->spec);
 }
 
 static int spec_attrs(const struct setup *s, const struct options *o, struct result_attr *a)
@@ -94,7 +94,7 @@ static enum status prompt_attrs(struct results_writer *w, const struct prompts *
 static enum status open_results(const struct options *o, const struct setup *s, const struct record_facts *f, int n,
                                 struct results_writer **w_p)
 {
-    static const char *const option[] = {"--max-new", "--act", "--kv-dtype", "--mla-prefill", "--device"};
+    static const char *const option[] = {"--max-new", "--act", "--kv-dtype", "--mla-prefill", "--device", "--confidence"};
     enum { N_OPTIONS = sizeof option / sizeof option[0], N_MORE = 5 };
     char key[N_OPTIONS][40], value[N_OPTIONS][40];
     struct results_identity d[N_MORE + N_OPTIONS] = {{"model_hash", "--model (hash of its files)", f->model_hash},
