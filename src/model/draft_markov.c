@@ -64,10 +64,6 @@ enum status draft_markov(struct draft *d, struct target *t, const struct draft_s
     struct markov *m = &d->markov;
     int rank = d->c.markov_rank;
     float *e = draft_f32(&m->e), *bias = draft_f32(&m->bias);
-    for (int i = 0; i < n_seq; i++)
-        if (seq[i].anchor < 0 || seq[i].anchor >= d->c.vocab)
-            return ERR(ST_E_RANGE, "draft: sequence %d: anchor %d is outside the vocabulary of %d", i, seq[i].anchor,
-                       d->c.vocab);
     for (int i = 0; i < n_seq; i++) m->before[i] = seq[i].anchor;
     if (d->spec.confidence) confidence_of_y(d, y, n * n_seq);
     for (int k = 0; k < n; k++) {
