@@ -7,7 +7,8 @@
  * own K/V never survive. DFlash: slot j (1..B-1) predicts position P+j, all slots at once. DSpark: slot k (0..gamma-1)
  * predicts position P+k+1, one after the other, because the Markov head adds W2 . W1[token before] to slot k's logits;
  * its confidence head says sigmoid(w . [y_k ; W1[token before]] + b), the chance that draft k holds if those before do.
- * Where the checkpoint holds a tensor mask_embedding [hidden], masked slots start from it, not from the target's row.
+ * Where the checkpoint holds a tensor mask_embedding [hidden] or mask_embedding.weight [1][hidden], masked slots start
+ * from it, not from the target's row.
  * A prefill stage opens only its fc columns; the last stage also the context path; decode everything.
  * Source: DFlash, arXiv:2602.06036; DSpark paper; project notes dflash sections 3, 4, 6, 7. */
 #ifndef PDFLASH_MODEL_DRAFT_H

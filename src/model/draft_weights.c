@@ -26,13 +26,14 @@ static const char *layer_name(char name[128], int layer, const char *rest)
     return name;
 }
 
-/* a vector, expanded to f32; the source may be unaligned */
-static enum status load_vector(const struct loader *l, const char *name, int n, struct buf *b)
+/* n values, a vector (rows n, cols 0) or a table's only row (rows 1, cols n), expanded to f32; the source may be unaligned */
+static enum status load_values(const struct loader *l, const char *name, int rows, int cols, struct buf *b)
 {
     struct ops *o = l->d->o;
+    int n = cols ? cols : rows;
     struct tensor t;
     struct buf host;
-    TRY(find(l, name, n, 0, &t));
+    TRY(find(l, name, rows, cols, &t));
     TRY(buf_alloc(&host, (size_t)n * 4, name));
     for (int i = 0; i < n; i++) {
         uint16_t bits;
@@ -47,6 +48,11 @@ static enum status load_vector(const struct loader *l, const char *name, int n, 
     }
     buf_free(&host);
     return st;
+}
+
+static enum status load_vector(const struct loader *l, const char *name, int n, struct buf *b)
+{
+    return load_values(l, name, n, 0, b);
 }
 
 static enum status new_mat(const struct loader *l, struct mat *m, int n, int k, int leaf)
@@ -123,16 +129,15 @@ static enum status load_block_layer(const struct loader *l, int i)
     return load_vector(l, layer_name(name, i, "post_attention_layernorm.weight"), h, &y->norm_post);
 }
 
-/* a mask row of the draft's own, where the checkpoint has one: a vector, or a table of one row */
+/* a mask row of the draft's own, where the checkpoint has one: a vector, or the table of an embedding with one entry */
 static enum status load_mask_row(const struct loader *l)
 {
-    static const char *const name[] = {"mask_embedding", "mask_embedding.weight"};
-    char full[160];
-    for (int i = 0; i < 2; i++) {
-        snprintf(full, sizeof full, "%s%s", l->prefix, name[i]);
-        if (safetensors_has(l->ckpt, full)) return load_vector(l, name[i], l->d->c.hidden, &l->d->mask_row);
-    }
-    return ST_OK;
+    char vector[160], table[160];
+    int h = l->d->c.hidden;
+    snprintf(vector, sizeof vector, "%smask_embedding", l->prefix);
+    snprintf(table, sizeof table, "%smask_embedding.weight", l->prefix);
+    if (safetensors_has(l->ckpt, vector)) return load_vector(l, "mask_embedding", h, &l->d->mask_row);
+    return safetensors_has(l->ckpt, table) ? load_values(l, "mask_embedding.weight", 1, h, &l->d->mask_row) : ST_OK;
 }
 
 /* the confidence head apart: what it takes from y and what from the token before */
