@@ -361,29 +361,37 @@ START_TEST(the_amplitude_follows_the_file)
 END_TEST
 
 /* values of Transformers' formula, computed apart from this program */
+static const struct rope k3_rope = {.theta = 1e4, .yarn = 1, .factor = 16, .original = 4096, .beta_fast = 32,
+                                    .beta_slow = 1, .truncate = 1},
+                         k2_rope = {.theta = 5e4, .yarn = 1, .factor = 64, .original = 4096, .beta_fast = 32,
+                                    .beta_slow = 1, .truncate = 1},
+                         loose = {.theta = 1e4, .yarn = 1, .factor = 16, .original = 4096, .beta_fast = 32, .beta_slow = 1},
+                         small = {.theta = 1e4, .yarn = 1, .factor = 4, .original = 64, .beta_fast = 8,
+                                  .beta_slow = 2, .truncate = 1},
+                         plain = {.theta = 1e4};
 static const struct {
-    struct rope r;
+    const struct rope *r;
     int dim, pair;
     double want;
 } waves[] = {
-    {{.theta = 1e4, .yarn = 1, .factor = 16, .original = 4096, .beta_fast = 32, .beta_slow = 1, .truncate = 1}, 32, 0, 1},
-    {{.theta = 1e4, .yarn = 1, .factor = 16, .original = 4096, .beta_fast = 32, .beta_slow = 1, .truncate = 1}, 32, 5, 0.056234132519034905},
-    {{.theta = 1e4, .yarn = 1, .factor = 16, .original = 4096, .beta_fast = 32, .beta_slow = 1, .truncate = 1}, 32, 7, 0.013019545680642114},
-    {{.theta = 1e4, .yarn = 1, .factor = 16, .original = 4096, .beta_fast = 32, .beta_slow = 1, .truncate = 1}, 32, 11, 0.00034930488411478848},
-    {{.theta = 1e4, .yarn = 1, .factor = 16, .original = 4096, .beta_fast = 32, .beta_slow = 1, .truncate = 1}, 32, 15, 1.1114246312743267e-05},
-    {{.theta = 5e4, .yarn = 1, .factor = 64, .original = 4096, .beta_fast = 32, .beta_slow = 1, .truncate = 1}, 128, 20, 0.02944238073260879},
-    {{.theta = 5e4, .yarn = 1, .factor = 64, .original = 4096, .beta_fast = 32, .beta_slow = 1, .truncate = 1}, 128, 31, 0.0019784245546001582},
-    {{.theta = 5e4, .yarn = 1, .factor = 64, .original = 4096, .beta_fast = 32, .beta_slow = 1, .truncate = 1}, 128, 63, 3.7005938948173143e-07},
-    {{.theta = 1e4, .yarn = 1, .factor = 16, .original = 4096, .beta_fast = 32, .beta_slow = 1}, 32, 7, 0.012898515316182788},
-    {{.theta = 1e4, .yarn = 1, .factor = 16, .original = 4096, .beta_fast = 32, .beta_slow = 1}, 32, 11, 0.0001822297192242749},
-    {{.theta = 1e4, .yarn = 1, .factor = 4, .original = 64, .beta_fast = 8, .beta_slow = 2, .truncate = 1}, 32, 1, 0.42175599389276186},
-    {{.theta = 1e4}, 32, 3, 0.17782794100389228},
+    {&k3_rope, 32, 0, 1},
+    {&k3_rope, 32, 5, 0.056234132519034905},
+    {&k3_rope, 32, 7, 0.013019545680642114},
+    {&k3_rope, 32, 11, 0.00034930488411478848},
+    {&k3_rope, 32, 15, 1.1114246312743267e-05},
+    {&k2_rope, 128, 20, 0.02944238073260879},
+    {&k2_rope, 128, 31, 0.0019784245546001582},
+    {&k2_rope, 128, 63, 3.7005938948173143e-07},
+    {&loose, 32, 7, 0.012898515316182788},
+    {&loose, 32, 11, 0.0001822297192242749},
+    {&small, 32, 1, 0.42175599389276186},
+    {&plain, 32, 3, 0.17782794100389228},
 };
 
 START_TEST(frequencies_follow_the_formula)
 {
     double inv[64];
-    rope_frequencies(&waves[_i].r, waves[_i].dim, inv);
+    rope_frequencies(waves[_i].r, waves[_i].dim, inv);
     ck_assert_msg(fabs(inv[waves[_i].pair] / waves[_i].want - 1) < 1e-12, "pair %d: %.17g, must be %.17g", waves[_i].pair,
                   inv[waves[_i].pair], waves[_i].want);
 }

@@ -96,8 +96,8 @@ static enum status find_placed(const char *file, const json_t *root, const char 
     at_p->prefix = top ? "" : NESTED ".";
     if (top && in && !json_equal(top, in) && !(json_is_number(top) && json_is_number(in) &&
                                                json_number_value(top) == json_number_value(in)))
-        return ERR(ST_E_CONFIG, "%s: %s: the top level says %s, " NESTED ".%s says %s; remove the wrong one", file, name,
-                   fields_text(top, a, sizeof a), name, fields_text(in, b, sizeof b));
+        return ERR(ST_E_CONFIG, "%s: %s: the top level says %s, " NESTED ".%s says %s; remove the wrong one", file,
+                   name, fields_text(top, a, sizeof a), name, fields_text(in, b, sizeof b));
     *value_p = top ? top : in;
     return ST_OK;
 }
@@ -259,15 +259,15 @@ static enum status read_draft(const char *file, const json_t *root, const struct
     return read_taps(file, root, d);
 }
 
-/* A mask row of its own lies in a pickle in published drafts. This program reads no pickles, and to draft without it would
- * only look like a bad draft. */
+/* A mask row of its own lies in a pickle in published drafts. This program reads no pickles, and to draft without it
+ * would only look like a bad draft. */
 static enum status check_mask_file(const char *dir)
 {
     char path[4096];
     TRY(text_file_path(dir, "mask_embedding.pt", path, sizeof path));
     if (access(path, F_OK) != 0) return ST_OK;
-    return ERR(ST_E_CONFIG, "%s: a pickled mask_embedding is not read; only a BF16 tensor mask_embedding of hidden_size values "
-               "in the safetensors is: convert the file and move it away", path);
+    return ERR(ST_E_CONFIG, "%s: a pickled mask_embedding is not read; only a BF16 tensor mask_embedding of hidden_size "
+               "values in the safetensors is: convert the file and move it away", path);
 }
 
 enum status draft_config_load(const char *dir, const struct config *target, struct draft_config *d_p)

@@ -82,7 +82,8 @@ static enum status read_object(struct field_place at, const char *name, const js
     struct raw w = {.r = {.amplitude = 1}};
     int yarn = 0;
     if (!json_is_object(obj))
-        return ERR(ST_E_CONFIG, "%s: %s: found %s, expected an object", at.file, name, fields_text(obj, found, sizeof found));
+        return ERR(ST_E_CONFIG, "%s: %s: found %s, expected an object", at.file, name,
+                   fields_text(obj, found, sizeof found));
     snprintf(prefix, sizeof prefix, "%s.", name);
     struct field_place in = {at.file, prefix};
     TRY(read_type(in, obj, &yarn));
@@ -130,8 +131,8 @@ enum status rope_read(const char *file, const json_t *root, struct rope *r_p)
     if (now) TRY(read_object(at, "rope_parameters", now, &b));
     /* an exporter that mirrors one spelling into the other writes both; a null beside an object says "plain" */
     if (now && old && !same_scaling(&a, &b))
-        return ERR(ST_E_CONFIG, "%s: rope_scaling: differs from rope_parameters (%s factor %g and %s factor %g); remove the "
-                   "wrong one", file, a.yarn ? "yarn" : "default", a.factor, b.yarn ? "yarn" : "default", b.factor);
+        return ERR(ST_E_CONFIG, "%s: rope_scaling: differs from rope_parameters (%s factor %g and %s factor %g); remove "
+                   "the wrong one", file, a.yarn ? "yarn" : "default", a.factor, b.yarn ? "yarn" : "default", b.factor);
     struct rope r = now ? b : a;
     TRY(read_theta(file, root, &r));
     *r_p = r;

@@ -2,16 +2,17 @@
 
 #include <string.h>
 
-/* the draft's config, which must be of the kind that --spec names: slots of one read as the other's accept next to nothing */
+/* the draft's config, which must be of the kind that --spec names: slots of one read as the other's accept next to
+ * nothing */
 static enum status load_draft(const struct options *o, struct setup *s)
 {
     TRY(draft_config_load(o->draft, &s->c, &s->d));
     if (s->d.kind != s->spec)
-        return ERR(ST_E_CONFIG, "%s/config.json: architectures: this is a %s draft and --spec says %s; say --spec %s or give "
-                   "another --draft", o->draft, draft_kind_name(s->d.kind), o->spec, draft_kind_name(s->d.kind));
+        return ERR(ST_E_CONFIG, "%s/config.json: architectures: this is a %s draft and --spec says %s; say --spec %s or "
+                   "give another --draft", o->draft, draft_kind_name(s->d.kind), o->spec, draft_kind_name(s->d.kind));
     if (o->confidence > 0 && !s->d.confidence)
-        return ERR(ST_E_CONFIG, "%s/config.json: enable_confidence_head: found false, --confidence %g needs true", o->draft,
-                   o->confidence);
+        return ERR(ST_E_CONFIG, "%s/config.json: enable_confidence_head: found false, --confidence %g needs true",
+                   o->draft, o->confidence);
     s->block = draft_verify_rows(&s->d);
     return ST_OK;
 }

@@ -50,8 +50,8 @@ struct draft_seq { int slot; int pos; int32_t anchor; }; /* pos = P: context row
  * [sequence][slot] rows (DFlash) or [slot][sequence] (DSpark). Collective on the TP group. */
 enum status draft_block(struct draft *d, struct target *t, struct state *s, const struct draft_seq *seq, int n_seq,
                         int block, int32_t *id, const struct probe *probe);
-/* draft_confidence - of the latest draft_block of a draft opened with confidence: host [n_seq][block-1], 0 to 1, the same
- * bits on every rank of a CPU group; else NULL. */
+/* draft_confidence - of the latest draft_block of a draft opened with confidence: host [n_seq][block-1], 0 to 1, the
+ * same bits on every rank of a CPU group; else NULL. */
 const float *draft_confidence(const struct draft *d);
 
 #endif

@@ -77,7 +77,8 @@ static enum status embed(struct draft *d, struct target *t, int n_seq, int width
 }
 
 /* final norm, head, tokens. y: rows [sequence][slot] of the slots that predict */
-static enum status pick_at_once(struct draft *d, struct target *t, int n_seq, int n, int32_t *id, const struct probe *probe)
+static enum status pick_at_once(struct draft *d, struct target *t, int n_seq, int n, int32_t *id,
+                                const struct probe *probe)
 {
     struct ops *o = d->o;
     int h = d->c.hidden;

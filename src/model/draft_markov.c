@@ -1,5 +1,5 @@
-/* The sequential head of DSpark: logits_k = U_k + W2 . W1[x_{k-1}], x_k = argmax, x_0 the anchor. All sequences take a step
- * together; rows are [slot][sequence], so a step's rows lie side by side. */
+/* The sequential head of DSpark: logits_k = U_k + W2 . W1[x_{k-1}], x_k = argmax, x_0 the anchor. All sequences take a
+ * step together; rows are [slot][sequence], so a step's rows lie side by side. */
 #include <math.h>
 
 #include "model/draft_weights.h"
@@ -57,8 +57,8 @@ static void confidence_of_slot(struct draft *d, int k, int n_seq, int n)
     }
 }
 
-enum status draft_markov(struct draft *d, struct target *t, const struct draft_seq *seq, int n_seq, int n, const float *y,
-                         int32_t *id)
+enum status draft_markov(struct draft *d, struct target *t, const struct draft_seq *seq, int n_seq, int n,
+                         const float *y, int32_t *id)
 {
     struct ops *o = d->o;
     struct markov *m = &d->markov;

@@ -26,7 +26,8 @@ static const char *layer_name(char name[128], int layer, const char *rest)
     return name;
 }
 
-/* n values, a vector (rows n, cols 0) or a table's only row (rows 1, cols n), expanded to f32; the source may be unaligned */
+/* n values, a vector (rows n, cols 0) or a table's only row (rows 1, cols n), expanded to f32; the source may be
+ * unaligned */
 static enum status load_values(const struct loader *l, const char *name, int rows, int cols, struct buf *b)
 {
     struct ops *o = l->d->o;

@@ -78,8 +78,8 @@ enum status draft_markov_open(struct draft *d);
 void draft_markov_close(struct draft *d);
 /* draft_markov - drafts id[n_seq][n] from y[n][n_seq][hidden] (bmem), whose logits the target holds in that order.
  * Collective on the TP group. */
-enum status draft_markov(struct draft *d, struct target *t, const struct draft_seq *seq, int n_seq, int n, const float *y,
-                         int32_t *id);
+enum status draft_markov(struct draft *d, struct target *t, const struct draft_seq *seq, int n_seq, int n,
+                         const float *y, int32_t *id);
 
 static inline float *draft_f32(const struct buf *b)
 {

@@ -11,7 +11,8 @@
 
 enum stop_reason { STOP_NONE, STOP_EOS, STOP_LENGTH, STOP_FAILED, STOP_ABORTED };
 
-struct spec_round { int proposed, accepted, emitted; int32_t bonus; }; /* proposed: drafts verified; accepted: before EOS/budget clipping */
+/* proposed: drafts verified; accepted: before EOS/budget clipping */
+struct spec_round { int proposed, accepted, emitted; int32_t bonus; };
 
 struct spec_seq { /* one request while it decodes */
     int request;          /* question index */

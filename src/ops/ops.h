@@ -195,8 +195,8 @@ struct ops {
     /* rope: half-split rotation of x[t][heads][d] (ldx) in place; row i at position pos[i] (host array);
      * angle = pos * theta^(-2j/d) in double, cos and sin rounded to FP32 */
     void (*rope)(struct ops *o, float *x, int64_t ldx, const int32_t *pos, int t, int heads, int d, double theta);
-    /* rope_scaled: the same rotation by other angles: angle = pos * inv[j] in double, inv [d/2] host, d <= OPS_ROPE_DIM;
-     * cos and sin are multiplied by amplitude and then rounded to FP32 */
+    /* rope_scaled: the same rotation by other angles: angle = pos * inv[j] in double, inv [d/2] host,
+     * d <= OPS_ROPE_DIM; cos and sin are multiplied by amplitude and then rounded to FP32 */
     void (*rope_scaled)(struct ops *o, float *x, int64_t ldx, const int32_t *pos, int t, int heads, int d,
                         const double *inv, double amplitude);
     /* kv_write: rows x[t][heads][d] (ldx) into head-major pages [heads][page][d]; a sequence writes n_rows
