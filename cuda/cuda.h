@@ -346,6 +346,8 @@ void cuda_moe_close(struct cuda_impl *im);
 void cu_fp4_linear(struct ops *o, const struct mat *m, const float *x, int64_t ldx, int t, float *y, int64_t ldy);
 
 void cuda_rope(struct ops *o, float *x, int64_t ldx, const int32_t *pos, int t, int heads, int d, double theta);
+void cuda_rope_scaled(struct ops *o, float *x, int64_t ldx, const int32_t *pos, int t, int heads, int d, const double *inv,
+                      double amplitude);
 void cuda_kv_write(struct ops *o, const float *x, int64_t ldx, int heads, int d, const struct paged *cache,
                    const struct seq_rows *seq, int n_seq);
 void cuda_draft_attend(struct ops *o, const float *q, int64_t ldq, const float *kb, int64_t ldk, const float *vb, int64_t ldv,

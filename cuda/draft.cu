@@ -26,6 +26,34 @@ void cuda_rope(struct ops *o, float *x, int64_t ldx, const int32_t *pos, int t, 
     CU_LAUNCHED("rope");
 }
 
+struct rope_angles { double inv[OPS_ROPE_DIM / 2], amplitude; };
+
+static __global__ void rope_scaled_kernel(float *x, int64_t ldx, const int32_t *pos, int heads, int d, struct rope_angles r)
+{
+    int half = d / 2, row = blockIdx.x;
+    for (int j = threadIdx.x; j < half; j += blockDim.x) {
+        double a = pos[row] * r.inv[j];
+        float c = (float)(r.amplitude * cos(a)), s = (float)(r.amplitude * sin(a));
+        for (int h = 0; h < heads; h++) {
+            float *p = x + row * ldx + (int64_t)h * d, u = p[j], v = p[j + half];
+            p[j] = u * c - v * s;
+            p[j + half] = v * c + u * s;
+        }
+    }
+}
+
+void cuda_rope_scaled(struct ops *o, float *x, int64_t ldx, const int32_t *pos, int t, int heads, int d, const double *inv,
+                      double amplitude)
+{
+    if (t < 1) return;
+    struct rope_angles r;
+    for (int j = 0; j < OPS_ROPE_DIM / 2; j++) r.inv[j] = j < d / 2 ? inv[j] : 0;
+    r.amplitude = amplitude;
+    const int32_t *dev = (const int32_t *)cu_stage(o, pos, (size_t)t * sizeof *pos);
+    rope_scaled_kernel<<<t, 64, 0, cu_impl(o)->stream>>>(x, ldx, dev, heads, d, r);
+    CU_LAUNCHED("rope_scaled");
+}
+
 static __global__ void kv_write_kernel(const float *x, int64_t ldx, int heads, int d, struct at_pages c, const struct cu_seq *seqs)
 {
     struct cu_seq s = cu_seq_at(seqs, blockIdx.y);

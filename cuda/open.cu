@@ -286,6 +286,7 @@ static const struct ops cuda_table = {
     .moe = cuda_moe,
     .argmax = cuda_argmax,
     .rope = cuda_rope,
+    .rope_scaled = cuda_rope_scaled,
     .kv_write = cuda_kv_write,
     .draft_attend = cuda_draft_attend,
 };

@@ -79,7 +79,7 @@ static const struct {
     const char *other; /* the value it is held against, NULL: the good one as a decimal number */
 } row[] = {
 #define F(f) offsetof(struct descriptor, f), (int)sizeof(((struct descriptor *)0)->f)
-    {"protocol version", F(version), BOTH, 2, NULL, NULL},
+    {"protocol version", F(version), BOTH, 99, NULL, NULL},
     {"descriptor size", F(struct_bytes), BOTH, 400, NULL, NULL},
     {"byte order", F(endian), BOTH, 0x04030201, NULL, NULL},
     {"role", F(role), PREFILL, ROLE_DECODE, "has 1", "for 0"},
@@ -96,6 +96,8 @@ static const struct {
     {"weights", F(weights), BOTH, 99, NULL, NULL},
     {"draft_kind", F(draft_kind), PREFILL, 0, "has 0", "has 1"}, /* prefill without, decode with a draft */
     {"draft_kind", F(draft_kind), DECODE, 0, "has 0", "has 1"},
+    {"draft_kind", F(draft_kind), BOTH, 2, "has 2", "has 1"}, /* dflash here, dspark there */
+    {"confidence", F(confidence), BOTH, 0x3fe0000000000000u, "has 0.5", "has 0"},
     {"block", F(block), BOTH, 16, NULL, NULL},
     {"mask_id", F(mask_id), BOTH, 501, NULL, NULL},
     {"n_taps", F(n_taps), BOTH, 3, NULL, NULL},

@@ -340,6 +340,22 @@ static void conf_rope(struct conf *c)
     free(at);
 }
 
+/* angles of no theta, an amplitude that is not 1 */
+static void conf_rope_scaled(struct conf *c)
+{
+    int heads = c->p[0], d = c->p[1], t = c->p[2], pos = c->p[3];
+    int64_t ld = (int64_t)heads * d + 3;
+    double inv[OPS_ROPE_DIM / 2];
+    float *x = conf_rand(c, t * ld, -2, 2);
+    int32_t *at = malloc((size_t)t * 4);
+    for (int j = 0; j < d / 2; j++) inv[j] = pow(1e4, -2.0 * j / d) * (j % 3 ? 0.0625 : 1);
+    for (int i = 0; i < t; i++) at[i] = pos + i * 17;
+    for (int r = 0, n = conf_step(c, t); r < t; r += n)
+        c->o->rope_scaled(c->o, x + r * ld, ld, at + r, n, heads, d, inv, 1.277);
+    conf_out(c, "x", x, t * ld);
+    free(at);
+}
+
 static void conf_draft(struct conf *c)
 {
     int q_heads = c->p[0], kv_heads = c->p[1], d = c->p[2], block = c->p[3], pos = c->p[4], window = c->p[5], kv = c->p[6], page = c->p[7];
@@ -456,6 +472,8 @@ static const struct conf_case conf_cases[] = {
     /* heads, d, t, position */
     {"rope", conf_rope, {4, 128, 9, 100000}, 1, 0, 0},
     {"rope", conf_rope, {3, 32, 5, 0}, 1, 0, 0},
+    {"rope_scaled", conf_rope_scaled, {4, 128, 9, 100000}, 1, 0, 0},
+    {"rope_scaled", conf_rope_scaled, {2, 256, 3, 70}, 1, 0, 0},
     /* query heads, kv heads, d, block, position, window, FP32, page */
     {"draft_attend", conf_draft, {8, 2, 128, 16, 300, 0, 0, 64}, 1, 0, 0},
     {"draft_attend", conf_draft, {8, 2, 128, 16, 300, 128, 0, 64}, 1, 0, 0},

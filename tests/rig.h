@@ -22,6 +22,8 @@ struct rig_spec {
     int max_tokens;          /* longest prompt + output + block of a request */
     int max_rows;            /* largest batch, rows */
     int no_draft;
+    const char *draft;       /* its directory; NULL: inputs/k3-nano-dflash */
+    int confidence;          /* load the draft's confidence head */
     int absorbed;            /* prefill uses decode's MLA form, so its rows are the same bits */
     int tp, rank;            /* target and draft; 0: a single rank */
     int draft_tp, draft_rank; /* only the draft is sharded, the target is whole on every rank */
@@ -74,13 +76,15 @@ static inline void rig_open(struct rig *r, const struct rig_spec *p)
     ts.max_verify_rows = p->max_rows;
     ts.absorbed_prefill = p->absorbed;
     OK(target_open(&r->o, &r->c, r->ckpt, &ts, p->draft_tp ? &self : &r->comm, &r->t));
-    OK(draft_config_load(suite_path("inputs/k3-nano-dflash"), &r->c, &r->dc));
+    const char *draft = p->draft ? p->draft : suite_path("inputs/k3-nano-dflash");
+    OK(draft_config_load(draft, &r->c, &r->dc));
     if (!p->no_draft) {
-        OK(safetensors_open(suite_path("inputs/k3-nano-dflash"), &r->draft_ckpt));
+        OK(safetensors_open(draft, &r->draft_ckpt));
         struct draft_spec ds = {.parts = DRAFT_FC | DRAFT_CONTEXT | DRAFT_BLOCK, .n_taps = r->dc.n_taps, .tp = dtp};
         for (int i = 0; i < ds.n_taps; i++) ds.tap[i] = i;
         ds.tp_rank = drank;
         ds.max_rows = p->max_rows;
+        ds.confidence = p->confidence;
         ds.kv = p->kv == KV_BF16 ? OPS_KV_BF16 : OPS_KV_FP32;
         OK(draft_open(&r->o, &r->dc, r->draft_ckpt, &ds, &r->comm, &r->d));
     }

@@ -1,224 +1,10 @@
 #include "suite.h"
 
-#include <fcntl.h>
-#include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include "ckpt/config.h"
+#include "config_kit.h"
 
 const char *const suite_name = "config";
 
-#define N_OF(a) (sizeof(a) / sizeof(a)[0])
-
-/* ---- helpers: write a config.json of our own, load it, look at the refusal --------------------------- */
-
-enum which { TARGET, DRAFT };
-
-static const char *const base_dir[] = {"inputs/k3-nano", "inputs/k3-nano-dflash"};
-
-static json_t *base(enum which w)
-{
-    char path[600];
-    snprintf(path, sizeof path, "%s/config.json", suite_path(base_dir[w]));
-    json_t *root = json_load_file(path, 0, NULL);
-    ck_assert_ptr_nonnull(root);
-    return root;
-}
-
-static const char *own_dir(void)
-{
-    static char dir[512];
-    if (!dir[0]) {
-        snprintf(dir, sizeof dir, "%s", suite_tmp("dir"));
-        mkdir(dir, 0777);
-    }
-    return dir;
-}
-
-static void write_text(const char *text)
-{
-    char path[600];
-    snprintf(path, sizeof path, "%s/config.json", own_dir());
-    FILE *f = fopen(path, "wb");
-    ck_assert_ptr_nonnull(f);
-    fputs(text, f);
-    fclose(f);
-}
-
-static enum status load_own(enum which w, struct config *c, struct draft_config *d)
-{
-    struct config target;
-    if (w == TARGET) return config_load(own_dir(), c);
-    ck_assert_int_eq(config_load(suite_path(base_dir[TARGET]), &target), ST_OK);
-    return draft_config_load(own_dir(), &target, d);
-}
-
-/* load text; needle NULL: it must be accepted, otherwise refused with a message that contains needle */
-static void expect_text(enum which w, const char *text, const char *needle, const char *why)
-{
-    struct config c = {.n_layers = -7};
-    struct draft_config d = {.n_layers = -7};
-    write_text(text);
-    enum status st = load_own(w, &c, &d);
-    if (!needle) {
-        ck_assert_msg(st == ST_OK, "%s: refused: %s", why, err_last());
-        return;
-    }
-    ck_assert_msg(st == ST_E_CONFIG, "%s: %s instead of a refusal", why, err_name(st));
-    ck_assert_msg(strstr(err_last(), needle) != NULL, "%s: message lacks \"%s\": %s", why, needle, err_last());
-    ck_assert_msg(strstr(err_last(), "config.json") != NULL, "%s: message lacks the file: %s", why, err_last());
-    ck_assert_int_eq(w == TARGET ? c.n_layers : d.n_layers, -7); /* set only on success */
-}
-
-static void write_json(const json_t *root)
-{
-    char *text = json_dumps(root, JSON_INDENT(1));
-    write_text(text);
-    free(text);
-}
-
-static void expect(enum which w, const json_t *root, const char *needle, const char *why)
-{
-    char *text = json_dumps(root, JSON_INDENT(1));
-    expect_text(w, text, needle, why);
-    free(text);
-}
-
-/* the refusals of a walk would fill pages; they are checked, not read */
-static int hush(void)
-{
-    int keep = dup(2), null = open("/dev/null", O_WRONLY);
-    dup2(null, 2);
-    close(null);
-    return keep;
-}
-
-static void unhush(int keep)
-{
-    dup2(keep, 2);
-    close(keep);
-}
-
-static json_t *at(json_t *root, const char *path)
-{
-    char part[256];
-    while (*path) {
-        size_t n = strcspn(path, ".");
-        snprintf(part, sizeof part, "%.*s", (int)n, path);
-        root = json_object_get(root, part);
-        path += n + (path[n] == '.');
-    }
-    return root;
-}
-
-/* path = value (JSON text; NULL deletes) in a fresh copy of the base file */
-static json_t *edited(enum which w, const char *path, const char *value)
-{
-    char parent[256] = "";
-    const char *dot = strrchr(path, '.');
-    if (dot) snprintf(parent, sizeof parent, "%.*s", (int)(dot - path), path);
-    json_t *root = base(w), *obj = at(root, parent);
-    ck_assert_msg(json_is_object(obj), "%s: no such object", path);
-    if (value) {
-        json_t *v = json_loads(value, JSON_DECODE_ANY, NULL);
-        ck_assert_msg(v != NULL, "%s: bad JSON in the test: %s", path, value);
-        json_object_set_new(obj, dot ? dot + 1 : path, v);
-    } else {
-        json_object_del(obj, dot ? dot + 1 : path);
-    }
-    return root;
-}
-
 /* ---- every field in turn ----------------------------------------------------------------------------- */
-
-struct rule { /* fields whose change or absence is legal */
-    const char *path;
-    int may_change; /* 1: any value is accepted */
-    int may_vanish;
-};
-
-static const struct rule target_rule[] = {
-    {"ignore_index", 1, 1},        {"image_placeholder", 1, 1},
-    {"media_placeholder_token_id", 1, 1}, {"text_config.initializer_range", 1, 1},
-    {"text_config.use_cache", 1, 1},
-};
-static const struct rule draft_rule[] = {
-    {"attention_dropout", 1, 1}, {"bos_token_id", 1, 1},  {"eos_token_id", 1, 1},
-    {"initializer_range", 1, 1}, {"use_cache", 1, 1},     {"tie_word_embeddings", 1, 1},
-    {"rope_scaling", 0, 1},      {"use_sliding_window", 0, 1},
-};
-
-static const struct rule *rule_of(enum which w, const char *path)
-{
-    static const struct rule strict = {"", 0, 0};
-    const struct rule *r = w == TARGET ? target_rule : draft_rule;
-    size_t n = w == TARGET ? N_OF(target_rule) : N_OF(draft_rule);
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(r[i].path, path) == 0) return &r[i];
-    return &strict;
-}
-
-/* A value of the same JSON type that no implementation could take for the field. */
-static json_t *same_type(const json_t *v)
-{
-    switch (json_typeof(v)) {
-    case JSON_INTEGER: return json_integer(json_integer_value(v) ? -json_integer_value(v) : 1);
-    case JSON_REAL: return json_real(-json_real_value(v));
-    case JSON_TRUE: return json_false();
-    case JSON_FALSE: return json_true();
-    case JSON_STRING: return json_string("something else");
-    case JSON_ARRAY: return json_array();
-    case JSON_OBJECT: return json_pack("{s:i}", "surprise", 1);
-    default: return json_integer(1);
-    }
-}
-
-static int n_checked;
-
-static void set_and_expect(enum which w, const char *path, json_t *value, const char *needle)
-{
-    char why[400], *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-    json_t *root = edited(w, path, text);
-    snprintf(why, sizeof why, "%s = %.60s", path, text);
-    expect(w, root, needle, why);
-    free(text);
-    json_decref(value);
-    json_decref(root);
-    n_checked++;
-}
-
-static void walk(enum which w, json_t *obj, const char *prefix)
-{
-    const char *key;
-    json_t *v;
-    char path[256];
-    json_object_foreach(obj, key, v)
-    {
-        snprintf(path, sizeof path, "%s%s", prefix, key);
-        const struct rule *r = rule_of(w, path);
-        /* what a draft keeps in dflash_config may also stand at the top, so only the field's own name is sure */
-        const char *named = w == TARGET ? path : key, *changed = r->may_change ? NULL : named;
-        json_t *gone = edited(w, path, NULL);
-        expect(w, gone, r->may_vanish ? NULL : strcmp(path, "dflash_config") == 0 ? "mask_token_id" : named, path);
-        json_decref(gone);
-        n_checked++;
-        set_and_expect(w, path, same_type(v), changed);
-        set_and_expect(w, path, json_is_string(v) ? json_integer(7) : json_string("7"), changed);
-        if (!json_is_null(v)) set_and_expect(w, path, json_null(), changed);
-        if (!json_is_array(v)) set_and_expect(w, path, json_pack("[i]", 1), changed);
-        if (json_is_object(v)) {
-            char inner[257];
-            snprintf(inner, sizeof inner, "%s.", path);
-            walk(w, v, inner);
-        }
-    }
-    snprintf(path, sizeof path, "%sinvented_field", prefix);
-    set_and_expect(w, path, json_integer(1), path);
-}
 
 START_TEST(every_target_field_is_guarded)
 {
@@ -231,23 +17,7 @@ START_TEST(every_target_field_is_guarded)
 }
 END_TEST
 
-START_TEST(every_draft_field_is_guarded)
-{
-    json_t *root = base(DRAFT);
-    int keep = hush();
-    walk(DRAFT, root, "");
-    unhush(keep);
-    ck_assert_int_gt(n_checked, 120);
-    json_decref(root);
-}
-END_TEST
-
 /* ---- single edits with a verdict each ---------------------------------------------------------------- */
-
-struct edit {
-    const char *path, *value; /* value NULL: delete */
-    const char *needle;       /* NULL: accepted */
-};
 
 #define LA "text_config.linear_attn_config."
 #define QC "text_config.quantization_config."
@@ -319,100 +89,11 @@ static const struct edit target_edit[] = {
     {QC "config_groups.group_0.targets", "[\"Linear\", \"Embedding\"]", "Embedding"},
 };
 
-static const struct edit draft_edit[] = {
-    /* both placements */
-    {"dflash_config.block_size", "16", NULL},
-    {"dflash_config.block_size", "8", "block_size: the top level says 16, dflash_config.block_size says 8"},
-    {"mask_token_id", "3848", NULL},
-    {"mask_token_id", "3849", "mask_token_id: the top level says 3849"},
-    {"target_layer_ids", "[3, 6, 9, 12, 14, 15]", NULL},
-    {"target_layer_ids", "[3, 6, 9, 12, 15, 14]", "target_layer_ids"},
-    {"dflash_config.num_target_layers", "17", NULL},
-    {"dflash_config.num_target_layers", "18", "num_target_layers"},
-    {"dflash_config", "{\"mask_token_id\": 3848}", "target_layer_ids: missing"},
-    /* RoPE */
-    {"rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": 10000}", NULL},
-    {"rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": 50000.0}", "rope_theta"},
-    {"rope_parameters", "{\"rope_type\": \"yarn\", \"rope_theta\": 10000.0}", "rope_parameters.rope_type"},
-    {"rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": 10000.0, \"factor\": 4}",
-     "rope_parameters.factor"},
-    {"rope_parameters", "{\"rope_type\": \"default\"}", "rope_parameters.rope_theta"},
-    {"rope_scaling", "{\"rope_type\": \"yarn\", \"factor\": 16.0}", "rope_scaling"},
-    {"rope_theta", "0.5", "rope_theta"},
-    /* what would change the block silently */
-    {"is_causal", "false", "is_causal"},
-    {"is_causal", "true", "is_causal"},
-    {"dflash_config.causal", "false", "dflash_config.causal"},
-    {"dflash_config.attention_sink_bias", "true", "dflash_config.attention_sink_bias"},
-    {"is_neox_style", "true", NULL},
-    {"is_neox_style", "false", "is_neox_style"},
-    {"attention_bias", "true", "attention_bias"},
-    {"hidden_act", "\"gelu\"", "hidden_act"},
-    {"architectures", "[\"DSparkDraftModel\"]", "DSparkDraftModel"},
-    {"architectures", "[\"DFlash2DraftModel\"]", "DFlash2DraftModel"},
-    {"architectures", "[\"DFlashDraftModel\", \"Qwen3ForCausalLM\"]", "Qwen3ForCausalLM"},
-    {"markov_rank", "32", "markov_rank"},
-    {"dtype", "\"float16\"", "dtype"},
-    {"torch_dtype", "\"bfloat16\"", NULL},
-    {"torch_dtype", "\"float32\"", "torch_dtype"},
-    /* layers and windows */
-    {"layer_types", "[\"full_attention\", \"full_attention\", \"full_attention\"]", NULL},
-    {"layer_types", "[\"full_attention\", \"full_attention\"]", "layer_types"},
-    {"layer_types", "[\"full_attention\", \"full_attention\", \"chunked_attention\"]", "chunked_attention"},
-    {"sliding_window", "null", "sliding_window"},
-    {"sliding_window", "0", "sliding_window"},
-    {"use_sliding_window", "false", "use_sliding_window"},
-    {"head_dim", "33", "head_dim: 33"},
-    {"num_attention_heads", "12", "num_attention_heads: 12"},
-    {"num_hidden_layers", "33", "num_hidden_layers"},
-    {"block_size", "1", "block_size"},
-    /* against the target */
-    {"hidden_size", "512", "hidden_size: 512"},
-    {"vocab_size", "4097", "vocab_size: 4097"},
-    {"num_target_layers", "16", "num_target_layers: 16"},
-    {"dflash_config.mask_token_id", "4096", "mask_token_id: 4096"},
-    {"dflash_config.mask_token_id", "4095", NULL},
-    {"dflash_config.target_layer_ids", "[3, 6, 9, 12, 14, 17]", "entry 5 is 17"},
-    {"dflash_config.target_layer_ids", "[16, 0]", NULL},
-    {"dflash_config.target_layer_ids", "[3, 6, 9, 6]", "layer 6 is listed twice"},
-    {"dflash_config.target_layer_ids", "[-1]", "entry 0 is -1"},
-};
-
 START_TEST(target_edits)
 {
     const struct edit *e = &target_edit[_i];
     json_t *root = edited(TARGET, e->path, e->value);
     expect(TARGET, root, e->needle, e->path);
-    json_decref(root);
-}
-END_TEST
-
-START_TEST(draft_edits)
-{
-    const struct edit *e = &draft_edit[_i];
-    json_t *root = edited(DRAFT, e->path, e->value);
-    expect(DRAFT, root, e->needle, e->path);
-    json_decref(root);
-}
-END_TEST
-
-START_TEST(moved_draft_fields_mean_the_same)
-{
-    static const char *const moved[] = {"mask_token_id", "target_layer_ids"};
-    struct draft_config a, b;
-    json_t *root = base(DRAFT), *nested = json_object_get(root, "dflash_config");
-    write_json(root);
-    ck_assert_int_eq(load_own(DRAFT, NULL, &a), ST_OK);
-    for (size_t i = 0; i < N_OF(moved); i++) json_object_set(root, moved[i], json_object_get(nested, moved[i]));
-    json_object_del(root, "dflash_config");
-    json_object_del(root, "rope_theta");
-    json_object_set_new(root, "rope_parameters",
-                        json_pack("{s:s, s:f}", "rope_type", "default", "rope_theta", 10000.0));
-    write_json(root);
-    ck_assert_int_eq(load_own(DRAFT, NULL, &b), ST_OK);
-    ck_assert_uint_ne(a.hash, b.hash); /* another file, though it says the same */
-    b.hash = a.hash;
-    ck_assert_mem_eq(&a, &b, sizeof a);
     json_decref(root);
 }
 END_TEST
@@ -483,24 +164,6 @@ START_TEST(nano_values_arrive)
 }
 END_TEST
 
-START_TEST(nano_draft_values_arrive)
-{
-    static const int tap[] = {3, 6, 9, 12, 14, 15};
-    struct config c;
-    struct draft_config d;
-    ck_assert_int_eq(config_load(suite_path(base_dir[TARGET]), &c), ST_OK);
-    ck_assert_int_eq(draft_config_load(suite_path(base_dir[DRAFT]), &c, &d), ST_OK);
-    const int got[] = {d.n_layers, d.hidden, d.vocab,  d.q_heads,         d.kv_heads, d.head_dim,    d.inter,
-                       d.block,    d.mask_id, d.n_taps, d.n_target_layers, d.window,   d.max_position};
-    const int want[] = {3, 256, 4096, 16, 8, 32, 512, 16, 3848, 6, 17, 64, 1048576};
-    for (size_t i = 0; i < N_OF(want); i++)
-        ck_assert_msg(got[i] == want[i], "value %zu: %d, not %d", i, got[i], want[i]);
-    ck_assert_mem_eq(d.tap, tap, sizeof tap);
-    ck_assert(d.type[0] == DRAFT_SLIDING && d.type[1] == DRAFT_SLIDING && d.type[2] == DRAFT_FULL);
-    ck_assert(d.rope_theta == 10000.0 && d.norm_eps == 1e-5f);
-}
-END_TEST
-
 START_TEST(released_k3_and_its_draft_are_accepted)
 {
     static const int tap[] = {19, 37, 54, 66, 78, 90};
@@ -546,14 +209,10 @@ void suite_fill(Suite *s)
 {
     TCase *tc = SUITE_CASE(s, "config", 60);
     tcase_add_loop_test(tc, target_edits, 0, N_OF(target_edit));
-    tcase_add_loop_test(tc, draft_edits, 0, N_OF(draft_edit));
     SUITE_TEST(tc, every_target_field_is_guarded);
-    SUITE_TEST(tc, every_draft_field_is_guarded);
-    SUITE_TEST(tc, moved_draft_fields_mean_the_same);
     SUITE_TEST(tc, texts_that_are_no_config);
     SUITE_TEST(tc, missing_files);
     SUITE_TEST(tc, nano_values_arrive);
-    SUITE_TEST(tc, nano_draft_values_arrive);
     SUITE_TEST(tc, released_k3_and_its_draft_are_accepted);
     SUITE_TEST(tc, hash_follows_content_not_layout);
 }

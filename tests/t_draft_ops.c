@@ -40,6 +40,37 @@ START_TEST(rope_rotates_pairs_at_far_positions)
 }
 END_TEST
 
+START_TEST(scaled_rope_takes_any_angles)
+{
+    static const int32_t pos[] = {0, 1, 1048575, 77};
+    static const int dims[] = {2, 6, 32, 40, 256};
+    for (int k = 0; k < 5; k++) {
+        int d = dims[k], heads = 3, ld = heads * d + 2, half = d / 2;
+        double inv[OPS_ROPE_DIM / 2], plain[OPS_ROPE_DIM / 2], amp = 1.25;
+        float *x = kit_rand((uint64_t)k, (size_t)(4 * ld), -2, 2), *y = kit_copy(x, (size_t)(4 * ld)), *z = kit_copy(x, (size_t)(4 * ld));
+        for (int j = 0; j < half; j++) {
+            plain[j] = pow(50000, -2.0 * j / d);
+            inv[j] = plain[j] / (1 + j % 5);
+        }
+        cpu_rope_scaled(kit_ops(), y, ld, pos, 4, heads, d, inv, amp);
+        for (int t = 0; t < 4; t++) {
+            for (int i = 0; i < heads * half; i++) {
+                const float *v = x + t * ld + i / half * d + i % half, *r = y + (v - x);
+                double a = pos[t] * inv[i % half], c = amp * cos(a), s = amp * sin(a);
+                ck_assert_double_le(fabs(r[0] - (v[0] * c - v[half] * s)), 2e-6);
+                ck_assert_double_le(fabs(r[half] - (v[half] * c + v[0] * s)), 2e-6);
+            }
+            ck_assert(y[t * ld + heads * d] == x[t * ld + heads * d]);
+        }
+        memcpy(y, x, (size_t)(4 * ld) * sizeof *y); /* with the plain angles it is rope, bit for bit */
+        cpu_rope_scaled(kit_ops(), y, ld, pos, 4, heads, d, plain, 1);
+        cpu_rope(kit_ops(), z, ld, pos, 4, heads, d, 50000);
+        ck_assert_mem_eq(y, z, (size_t)(4 * ld) * sizeof *y);
+        mem_free(x), mem_free(y), mem_free(z);
+    }
+}
+END_TEST
+
 enum { MAX_SEQ = 3 };
 
 struct draft_case {
@@ -247,6 +278,7 @@ void suite_fill(Suite *s)
     TCase *tc = SUITE_CASE(s, "draft_ops", 120);
     SUITE_TEST(tc, rope_meets_the_golden);
     SUITE_TEST(tc, rope_rotates_pairs_at_far_positions);
+    SUITE_TEST(tc, scaled_rope_takes_any_angles);
     SUITE_TEST(tc, draft_attend_matches_double_precision);
     SUITE_TEST(tc, rows_before_the_window_are_not_read);
     SUITE_TEST(tc, a_head_alone_gives_the_same_bits);

@@ -317,6 +317,18 @@ START_TEST(weights_are_those_of_the_files)
     int64_t layer = 256 * 256 * 2 + 512 * 256 * 2 + 3 * 512 * 256 + 2 * 32 + 2 * 256;
     ck_assert_int_eq(whole(&n, 1, 1, 2) - whole(&n, 1, 1, 0), 2 * (3 * layer + 256 * 1536 + 2 * 256));
     ck_assert_int_eq(whole(&n, 1, 1, 1) - whole(&n, 1, 1, 0), 2 * (3 * (2 * 256 * 256 + 32) + 256 * 1536 + 256));
+    /* DSpark: the file's tensors but the confidence head; of a shard W2 halves and W1 stays whole */
+    struct draft_config spark;
+    ck_assert_int_eq(config_load(suite_path("inputs/k3-nano"), &n.c), ST_OK);
+    ck_assert_int_eq(draft_config_load(suite_path("inputs/k3-nano-dspark"), &n.c, &spark), ST_OK);
+    n.d = spark;
+    int64_t w = 4096 * 32 * 2, all = whole(&n, 1, 1, 2) - whole(&n, 1, 1, 0);
+    ck_assert_int_eq(all, 4198210 - 2 * (256 + 32 + 1));
+    n.d.kind = DRAFT_DFLASH;
+    ck_assert_int_eq(all - (whole(&n, 1, 1, 2) - whole(&n, 1, 1, 0)), 2 * w);
+    int64_t bare = whole(&n, 2, 1, 2);
+    n.d.kind = DRAFT_DSPARK;
+    ck_assert_int_eq(whole(&n, 2, 1, 2) - bare, w + w / 2);
     int64_t experts = (int64_t)92 * 896 * 17547264, rest = whole(&k, 1, 1, 0) - experts;
     ck_assert(rest > 113450000000 && rest < 113550000000);
     int64_t half = k.c.n_experts / 2, before = whole(&k, 1, 1, 0);

@@ -110,7 +110,8 @@ START_TEST(the_table_of_the_program_is_sound)
     }
     static char w[][16] = {"--model", "m", "--prompts", "p", "--out", "o", "--draft", "d"};
     char *argv[8];
-    int n, help, dflash;
+    int n, help;
+    enum draft_kind kind;
     for (int i = 0; i < 8; i++) argv[i] = w[i];
     ck_assert_int_eq(options_parse(CMD_RUN, 8, argv, &o, NULL, 0, &n, &help), ST_OK);
     ck_assert_int_eq(o.concurrency, 8);
@@ -118,23 +119,36 @@ START_TEST(the_table_of_the_program_is_sound)
     ck_assert_int_eq(o.chunk, 8192);
     ck_assert_int_eq(o.page, 64);
     ck_assert_int_eq(o.kv, OPT_KV_BF16);
-    ck_assert_int_eq(options_spec(&o, &dflash), ST_OK);
-    ck_assert_int_eq(dflash, 1);
+    ck_assert_int_eq(options_spec(&o, &kind), ST_OK);
+    ck_assert_int_eq(kind, DRAFT_DFLASH);
+    ck_assert(o.confidence == 0);
     static const struct { const char *spec; enum status st; const char *says; } spec[] = {
-        {"eagle3", ST_E_CONFIG, "paused"}, {"dspark", ST_E_CONFIG, "dspark"}, {"none", ST_OK, ""},
+        {"eagle3", ST_E_CONFIG, "paused"}, {"dspark", ST_OK, ""}, {"none", ST_OK, ""},
         {"", ST_E_USAGE, "--spec"}, {"dflsh", ST_E_USAGE, "'dflsh' is unknown"}};
     for (size_t i = 0; i < sizeof spec / sizeof spec[0]; i++) {
         o.spec = spec[i].spec;
-        ck_assert_int_eq(options_spec(&o, &dflash), spec[i].st);
+        ck_assert_int_eq(options_spec(&o, &kind), spec[i].st);
+        if (spec[i].st == ST_OK) ck_assert_str_eq(draft_kind_name(kind), spec[i].spec);
         if (spec[i].st != ST_OK) ck_assert_ptr_nonnull(strstr(err_last(), spec[i].says));
     }
     o.spec = "dflash";
     o.draft = NULL;
-    ck_assert_int_eq(options_spec(&o, &dflash), ST_E_USAGE);
+    ck_assert_int_eq(options_spec(&o, &kind), ST_E_USAGE);
     ck_assert_ptr_nonnull(strstr(err_last(), "--draft DIR is required"));
     o.spec = "none";
     o.block = 4;
-    ck_assert_int_eq(options_spec(&o, &dflash), ST_E_USAGE);
+    ck_assert_int_eq(options_spec(&o, &kind), ST_E_USAGE);
+    o.block = 0;
+    o.confidence = 0.5; /* a head that only dspark has */
+    ck_assert_int_eq(options_spec(&o, &kind), ST_E_USAGE);
+    o.draft = "d";
+    o.spec = "dflash";
+    ck_assert_int_eq(options_spec(&o, &kind), ST_E_USAGE);
+    ck_assert_ptr_nonnull(strstr(err_last(), "--confidence 0.5 has no meaning with --spec dflash"));
+    o.spec = "dspark";
+    ck_assert_int_eq(options_spec(&o, &kind), ST_OK);
+    o.draft = NULL;
+    ck_assert_int_eq(options_spec(&o, &kind), ST_E_USAGE);
 }
 END_TEST
 

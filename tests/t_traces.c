@@ -1,4 +1,4 @@
-/* every golden decode trace, token for token, without and with DFlash */
+/* every golden decode trace, token for token, without and with DFlash and DSpark */
 #include "suite.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 const char *const suite_name = "traces";
 
-enum { BLOCK = 16, EOS = 3842, TRACES = 36, AT_ONCE = 12, MAX_NEW = 256, CHUNK = 192 };
+enum { BLOCK = 16 /* the wider of both drafts */, EOS = 3842, TRACES = 36, AT_ONCE = 12, MAX_NEW = 256, CHUNK = 192 };
 
 /* A run with BF16 KV may leave the golden path only where the golden itself nearly chose otherwise. Measured on these
  * traces, on the 2267 tokens before any difference: rounding MLA rows and conv tails to 8 bits shifts the gap between
@@ -28,23 +28,36 @@ enum { ROUTER_TIES = 3 };
 /* Golden ties. test11's prompt holds one position where the router's 4th and 5th scores differ by 5.5e-8 in FP64, less
  * than FP32 can tell at 0.5: layer 1, position 35, experts 5 and 17. The golden's FP32 run took 5, an FP64 run of the
  * same reference takes 17, and so does the FP32 reference when told to take 17 there: it then gives the same tokens,
- * accepts and emits the same, and these 18 drafts instead (all behind the accepted ones). One branch or the other, whole. */
-static const struct {
+ * accepts and emits the same, and these drafts instead, 18 of DFlash and 9 of DSpark (all behind the accepted ones). One
+ * branch or the other, whole. */
+static const struct other {
     int step, slot;
     int32_t id;
-} other_branch[] = {{0, 2, 72},    {4, 1, 220},    {5, 4, 1983},  {5, 10, 297}, {7, 9, 297},   {9, 13, 291},
+} other_dflash[] = {{0, 2, 72},    {4, 1, 220},    {5, 4, 1983},  {5, 10, 297}, {7, 9, 297},   {9, 13, 291},
                     {10, 8, 281},  {10, 12, 291},  {10, 13, 1672}, {11, 5, 281}, {11, 10, 455}, {14, 13, 17},
-                    {17, 5, 17},   {17, 8, 17},    {20, 3, 545},  {25, 13, 291}, {28, 7, 626},  {35, 11, 416}};
+                    {17, 5, 17},   {17, 8, 17},    {20, 3, 545},  {25, 13, 291}, {28, 7, 626},  {35, 11, 416}},
+  other_dspark[] = {{25, 3, 437}, {25, 4, 220}, {25, 5, 445}, {25, 6, 437}, {37, 1, 22}, {37, 2, 297}, {37, 3, 330},
+                    {37, 4, 220}, {37, 5, 667}};
 static const char *const tied = "test11";
 
 struct golden {
     char name[32];
-    int32_t *prompt, *plain, *out, *accept, *emitted, *drafts; /* drafts [steps][BLOCK - 1] */
+    int32_t *prompt, *plain, *out, *accept, *emitted, *drafts; /* drafts [steps][per] */
     float *plain_gap, *min_gap;
     int n_prompt, n_plain, n_out, n_steps, max_new;
 };
 
 static struct golden traces[TRACES];
+
+/* which draft's rounds are compared, and how many drafts one of its steps holds */
+static const struct draft_way {
+    const char *name, *dir;
+    int per;
+    const struct other *other;
+    size_t n_other;
+} ways[] = {{"dflash", "inputs/k3-nano-dflash", 15, other_dflash, sizeof other_dflash / sizeof other_dflash[0]},
+            {"dspark", "inputs/k3-nano-dspark", 7, other_dspark, sizeof other_dspark / sizeof other_dspark[0]}};
+static const struct draft_way *way;
 
 static int n_traces(void) { return suite_some(TRACES, 2); }
 
@@ -77,6 +90,13 @@ static float *read_reals(const struct h5 *f, const char *group, const char *name
     return v;
 }
 
+static const char *of_way(const char *what)
+{
+    static char path[64];
+    snprintf(path, sizeof path, "%s/%s", way->name, what);
+    return path;
+}
+
 static void read_trace(const struct h5 *f, struct golden *g)
 {
     char path[64];
@@ -88,13 +108,13 @@ static void read_trace(const struct h5 *f, struct golden *g)
     g->prompt = read_ids(f, g->name, "prompt", &g->n_prompt);
     g->plain = read_ids(f, g->name, "plain", &g->n_plain);
     g->plain_gap = read_reals(f, g->name, "plain_gap", g->n_plain);
-    g->out = read_ids(f, g->name, "dflash/out", &g->n_out);
-    g->accept = read_ids(f, g->name, "dflash/accept", &g->n_steps);
-    g->emitted = read_ids(f, g->name, "dflash/emitted", &n);
+    g->out = read_ids(f, g->name, of_way("out"), &g->n_out);
+    g->accept = read_ids(f, g->name, of_way("accept"), &g->n_steps);
+    g->emitted = read_ids(f, g->name, of_way("emitted"), &n);
     ck_assert_int_eq(n, g->n_steps);
-    g->drafts = read_ids(f, g->name, "dflash/drafts", &n);
+    g->drafts = read_ids(f, g->name, of_way("drafts"), &n);
     ck_assert_int_eq(n, g->n_steps);
-    g->min_gap = read_reals(f, g->name, "dflash/min_gap", g->n_steps);
+    g->min_gap = read_reals(f, g->name, of_way("min_gap"), g->n_steps);
 }
 
 static void read_traces(void)
@@ -150,10 +170,11 @@ static void note_drafts(struct spec_seq *const *q, int n, struct run *run)
 {
     struct draft_seq seq[AT_ONCE];
     int32_t id[AT_ONCE * (BLOCK - 1)];
+    int per = way->per;
     for (int i = 0; i < n; i++) seq[i] = (struct draft_seq){q[i]->slot, q[i]->pos, q[i]->out[q[i]->n_out - 1]};
-    OK(draft_block(rig.d, rig.t, &rig.s, seq, n, BLOCK, id, NULL));
+    OK(draft_block(rig.d, rig.t, &rig.s, seq, n, per + 1, id, NULL));
     for (int i = 0; i < n; i++)
-        memcpy(run[q[i]->request].drafts[q[i]->n_rounds], id + i * (BLOCK - 1), (BLOCK - 1) * sizeof *id);
+        memcpy(run[q[i]->request].drafts[q[i]->n_rounds], id + i * per, (size_t)per * sizeof *id);
 }
 
 static void start(struct run *r, int i)
@@ -199,10 +220,11 @@ static struct run *decode_all(int block, int with_drafts, int with_gaps)
     return run;
 }
 
-static void open_rig(enum ops_act act, enum kv_dtype kv)
+static void open_rig(enum ops_act act, enum kv_dtype kv, const struct draft_way *draft)
 {
-    struct rig_spec p = {.act = act, .kv = kv, .page = 16, .n_slots = AT_ONCE, .max_rows = CHUNK};
+    struct rig_spec p = {.act = act, .kv = kv, .page = 16, .n_slots = AT_ONCE, .max_rows = CHUNK, .draft = suite_path(draft->dir)};
     int longest = 0;
+    way = draft;
     read_traces();
     for (int i = 0; i < n_traces(); i++) {
         int n = traces[i].n_prompt + traces[i].max_new + BLOCK;
@@ -240,9 +262,9 @@ static void check_plain(const struct run *r, const struct golden *g)
 /* the drafts a step must propose: the golden's, or those of the other branch of its tie */
 static void wanted_drafts(const struct golden *g, int step, int other, int32_t want[BLOCK - 1])
 {
-    memcpy(want, g->drafts + step * (BLOCK - 1), (BLOCK - 1) * sizeof *want);
-    for (size_t k = 0; other && k < sizeof other_branch / sizeof other_branch[0]; k++)
-        if (other_branch[k].step == step) want[other_branch[k].slot] = other_branch[k].id;
+    memcpy(want, g->drafts + step * way->per, (size_t)way->per * sizeof *want);
+    for (size_t k = 0; other && k < way->n_other; k++)
+        if (way->other[k].step == step) want[way->other[k].slot] = way->other[k].id;
 }
 
 static void check_steps(const struct run *r, const struct golden *g)
@@ -250,32 +272,33 @@ static void check_steps(const struct run *r, const struct golden *g)
     int at = first_difference(r->out, r->q.n_out, g->out, g->n_out);
     ck_assert_msg(at < 0, "%s: token %d differs", g->name, at);
     ck_assert_msg(r->q.n_rounds == g->n_steps, "%s: %d steps, golden %d", g->name, r->q.n_rounds, g->n_steps);
-    int other = strcmp(g->name, tied) == 0 && r->drafts[0][other_branch[0].slot] == other_branch[0].id;
+    const struct other *tell = way->other;
+    int other = strcmp(g->name, tied) == 0 && r->drafts[tell->step][tell->slot] == tell->id;
     for (int i = 0; i < g->n_steps; i++) {
         int32_t want[BLOCK - 1];
         wanted_drafts(g, i, other, want);
-        at = first_difference(r->drafts[i], BLOCK - 1, want, BLOCK - 1);
+        at = first_difference(r->drafts[i], way->per, want, way->per);
         ck_assert_msg(at < 0, "%s, step %d: draft %d differs; golden gap %g", g->name, i, at, g->min_gap[i]);
         ck_assert_msg(r->round[i].accepted == g->accept[i] && r->round[i].emitted == g->emitted[i],
                       "%s, step %d: accepted %d emitted %d, golden %d %d", g->name, i, r->round[i].accepted,
                       r->round[i].emitted, g->accept[i], g->emitted[i]);
-        ck_assert_int_eq(r->round[i].proposed, BLOCK - 1);
+        ck_assert_int_eq(r->round[i].proposed, way->per);
     }
     if (other) printf("%s: the other branch of the golden's router tie\n", g->name);
 }
 
 START_TEST(fp32_traces_are_the_goldens)
 {
-    int dflash = _i, tokens = 0, steps = 0;
-    open_rig(ACT_FP32, KV_FP32);
-    struct run *run = decode_all(dflash ? BLOCK : 1, dflash, 0);
+    int spec = _i > 0, tokens = 0, steps = 0;
+    open_rig(ACT_FP32, KV_FP32, &ways[_i == 2]);
+    struct run *run = decode_all(spec ? way->per + 1 : 1, spec, 0);
     for (int i = 0; i < n_traces(); i++) {
-        if (dflash) check_steps(&run[i], &traces[i]);
+        if (spec) check_steps(&run[i], &traces[i]);
         else check_plain(&run[i], &traces[i]);
         tokens += run[i].q.n_out;
         steps += run[i].q.n_rounds;
     }
-    printf("fp32, %s: %d traces, %d tokens, %d verify steps: all as the goldens\n", dflash ? "dflash" : "none", n_traces(),
+    printf("fp32, %s: %d traces, %d tokens, %d verify steps: all as the goldens\n", spec ? way->name : "none", n_traces(),
            tokens, steps);
     free(run);
     close_rig();
@@ -313,7 +336,7 @@ static void compare_bf16(const struct run *p, const struct golden *g, struct tal
 
 START_TEST(bf16_kv_leaves_the_goldens_only_at_near_ties)
 {
-    open_rig(ACT_FP32, KV_BF16);
+    open_rig(ACT_FP32, KV_BF16, &ways[0]);
     struct run *plain = decode_all(1, 0, 1), *spec = decode_all(BLOCK, 0, 0);
     struct tally t = {0};
     int accepted = 0, golden_accepted = 0, steps = 0, golden_steps = 0;
@@ -346,7 +369,7 @@ END_TEST
 void suite_fill(Suite *s)
 {
     TCase *tc = SUITE_CASE(s, "traces", 1800);
-    tcase_add_loop_test(tc, fp32_traces_are_the_goldens, 0, 2);
+    tcase_add_loop_test(tc, fp32_traces_are_the_goldens, 0, 3);
     tcase_add_test(tc, bf16_kv_leaves_the_goldens_only_at_near_ties);
 }
 

@@ -1,7 +1,7 @@
 /* x_traces - helper of the end-to-end tests.
  *   x_traces make OUT.h5 CASE...            prompts.h5 of golden cases (train, test: all sixteen; or train03, budget05);
  *                                           train03:5 is the first five tokens of a case
- *   x_traces check RESULTS MODE GAP CASE... output tokens (and accept, emitted when MODE is dflash) equal the golden's; with
+ *   x_traces check RESULTS MODE GAP CASE... output tokens (and accept, emitted unless MODE is none) equal the golden's; with
  *                                           GAP > 0 a row may differ from its first near-tie (golden gap < GAP) on
  *   x_traces equal A.h5 B.h5                same requests, tokens and rounds in two result files
  *   x_traces tokens A.h5 B.h5               same requests and tokens (rounds may differ)
@@ -101,11 +101,11 @@ static float gap_at(struct h5 *f, const char *name, int at)
     return v;
 }
 
-static int check_rounds(struct h5 *f, const char *name, const struct result_row *r)
+static int check_rounds(struct h5 *f, const char *name, const char *mode, const struct result_row *r)
 {
     size_t n, m;
     char group[48];
-    snprintf(group, sizeof group, "%s/dflash", name);
+    snprintf(group, sizeof group, "%s/%s", name, mode);
     int32_t *a = vec(f, group, "accept", &n), *e = vec(f, group, "emitted", &m);
     int bad = (int)n != r->n_rounds;
     for (int i = 0; !bad && i < r->n_rounds; i++) bad = r->round[i].accepted != a[i] || r->round[i].emitted != e[i];
@@ -119,7 +119,7 @@ static int check(const char *path, const char *mode, float tie, const struct cas
 {
     struct h5 *f;
     struct results *r;
-    int bad = 0, ties = 0, dflash = strcmp(mode, "dflash") == 0;
+    int bad = 0, ties = 0, spec = strcmp(mode, "none") != 0;
     if (h5_open(GOLDEN, 0, &f) != ST_OK || results_load(path, &r) != ST_OK) return 2;
     if ((int)r->n != c->n) {
         printf("%s: %zu rows, %d cases\n", path, r->n, c->n);
@@ -128,12 +128,12 @@ static int check(const char *path, const char *mode, float tie, const struct cas
     for (int i = 0; i < c->n; i++) {
         size_t n;
         char group[48];
-        snprintf(group, sizeof group, "%s%s", c->name[i], dflash ? "/dflash" : "");
-        int32_t *want = vec(f, group, dflash ? "out" : "plain", &n);
+        snprintf(group, sizeof group, "%s%s%s", c->name[i], spec ? "/" : "", spec ? mode : "");
+        int32_t *want = vec(f, group, spec ? "out" : "plain", &n);
         int at = first_difference(want, n, r->row[i].token, (size_t)r->row[i].output_tokens);
         mem_free(want);
         if (at < 0) {
-            if (dflash && tie == 0) bad += check_rounds(f, c->name[i], &r->row[i]);
+            if (spec && tie == 0) bad += check_rounds(f, c->name[i], mode, &r->row[i]);
             continue;
         }
         float gap = gap_at(f, c->name[i], at);

@@ -1,9 +1,11 @@
 /* The draft half of config.h. Members that published drafts put either at the top or into dflash_config are
  * looked up in both places. */
 #include <string.h>
+#include <unistd.h>
 
 #include "ckpt/config.h"
 #include "ckpt/fields.h"
+#include "ckpt/text_file.h"
 
 #define MAX_WIDTH 16777216.0
 #define N_OF(a)   (sizeof(a) / sizeof(a)[0])
@@ -15,104 +17,149 @@
 #define OWN(name)                 {name, FIELD_OWN, 0, 0, 0, 0, NULL}
 #define OPT_OWN(name)             {name, FIELD_OWN, 1, 0, 0, 0, NULL}
 
-static const struct field top_row[] = {
-    OWN("architectures"),
-    FIX("model_type", "\"qwen3\""),
-    OPT_FIX("dtype", "\"bfloat16\""),
-    OPT_FIX("torch_dtype", "\"bfloat16\""),
-    FIX("attention_bias", "false"),
-    FIX("hidden_act", "\"silu\""),
-    OPT_FIX("is_neox_style", "true"),
-    OPT_FIX("rope_is_neox_style", "true"),
-    INT("num_hidden_layers", n_layers, 1, CONFIG_MAX_DRAFT_LAYERS),
-    INT("hidden_size", hidden, 1, MAX_WIDTH),
-    INT("vocab_size", vocab, 1, MAX_WIDTH),
-    INT("num_attention_heads", q_heads, 1, 4096),
-    INT("num_key_value_heads", kv_heads, 1, 4096),
-    INT("head_dim", head_dim, 2, 4096),
-    INT("intermediate_size", inter, 1, MAX_WIDTH),
-    INT("max_position_embeddings", max_position, 1, 1 << 30),
-    {"rms_norm_eps", FIELD_FLOAT, 0, offsetof(struct draft_config, norm_eps), 1e-12, 1e-2, NULL},
-    OWN("layer_types"),
-    OPT_OWN("sliding_window"),
-    OPT_OWN("use_sliding_window"),
-    OPT_OWN("rope_scaling"),
-    OPT_OWN("rope_theta"),
-    OPT_OWN("rope_parameters"),
-    OPT_OWN("block_size"),
-    OPT_OWN("mask_token_id"),
-    OPT_OWN("target_layer_ids"),
-    OPT_OWN("num_target_layers"),
-    OPT_OWN(NESTED),
-};
+/* members of both kinds of draft */
+#define COMMON_ROWS                                                                                                 \
+    OWN("architectures"),                                                                                           \
+    FIX("model_type", "\"qwen3\""),                                                                                 \
+    OPT_FIX("dtype", "\"bfloat16\""),                                                                               \
+    OPT_FIX("torch_dtype", "\"bfloat16\""),                                                                         \
+    FIX("attention_bias", "false"),                                                                                 \
+    FIX("hidden_act", "\"silu\""),                                                                                  \
+    OPT_FIX("is_neox_style", "true"),                                                                               \
+    OPT_FIX("rope_is_neox_style", "true"),                                                                          \
+    INT("num_hidden_layers", n_layers, 1, CONFIG_MAX_DRAFT_LAYERS),                                                 \
+    INT("hidden_size", hidden, 1, MAX_WIDTH),                                                                       \
+    INT("vocab_size", vocab, 1, MAX_WIDTH),                                                                         \
+    INT("num_attention_heads", q_heads, 1, 4096),                                                                   \
+    INT("num_key_value_heads", kv_heads, 1, 4096),                                                                  \
+    INT("head_dim", head_dim, 2, 4096),                                                                             \
+    INT("intermediate_size", inter, 1, MAX_WIDTH),                                                                  \
+    INT("max_position_embeddings", max_position, 1, 1 << 30),                                                       \
+    {"rms_norm_eps", FIELD_FLOAT, 0, offsetof(struct draft_config, norm_eps), 1e-12, 1e-2, NULL},                   \
+    OWN("layer_types"),                                                                                             \
+    OPT_OWN("sliding_window"),                                                                                      \
+    OPT_OWN("use_sliding_window"),                                                                                  \
+    OPT_OWN("rope_scaling"),                                                                                        \
+    OPT_OWN("rope_theta"),                                                                                          \
+    OPT_OWN("rope_parameters"),                                                                                     \
+    OPT_OWN("block_size"),                                                                                          \
+    OPT_OWN("mask_token_id"),                                                                                       \
+    OPT_OWN("target_layer_ids"),                                                                                    \
+    OPT_OWN("num_target_layers"),                                                                                   \
+    OPT_OWN(NESTED)
+static const struct field dflash_row[] = {COMMON_ROWS, OPT_FIX("sample_from_anchor", "false")};
+static const struct field dspark_row[] = {COMMON_ROWS, OPT_OWN("sample_from_anchor"), OPT_OWN("markov_rank"),
+                                          OPT_OWN("markov_head_type"), OPT_OWN("enable_confidence_head"),
+                                          OPT_OWN("confidence_head_with_markov")};
 /* the draft owns neither embedding nor head, ends no text and never trains here; layer_types decides the windows */
 static const char *const top_no_effect[] = {"_name_or_path",     "attention_dropout",   "auto_map",     "bos_token_id",
                                             "eos_token_id",      "initializer_range",   "max_window_layers",
                                             "pad_token_id",      "tie_word_embeddings", "transformers_version",
-                                            "use_cache"};
-static const struct field nested_row[] = {OPT_OWN("block_size"), OPT_OWN("mask_token_id"), OPT_OWN("target_layer_ids"),
-                                          OPT_OWN("num_target_layers")};
+                                            "use_cache",         "num_anchors"};
+#define NESTED_ROWS                                                                                                    \
+    OPT_OWN("block_size"), OPT_OWN("mask_token_id"), OPT_OWN("target_layer_ids"), OPT_OWN("num_target_layers")
+static const struct field dflash_nested[] = {NESTED_ROWS, OPT_FIX("sample_from_anchor", "false")};
+static const struct field dspark_nested[] = {NESTED_ROWS, OPT_OWN("sample_from_anchor"), OPT_OWN("markov_rank"),
+                                             OPT_OWN("markov_head_type"), OPT_OWN("enable_confidence_head"),
+                                             OPT_OWN("confidence_head_with_markov"), OPT_OWN("num_anchors")};
 static const struct field placed_row[] = {INT("block_size", block, 2, 256), INT("mask_token_id", mask_id, 0, MAX_WIDTH),
                                           INT("num_target_layers", n_target_layers, 1, CONFIG_MAX_LAYERS)};
-static const struct field theta_row = {"rope_theta", FIELD_DOUBLE, 0, offsetof(struct draft_config, rope_theta),
-                                       1.0, 1e12, NULL};
-static const struct field rope_row[] = {FIX("rope_type", "\"default\""), OWN("rope_theta")};
+static const struct field markov_row[] = {FIX("markov_head_type", "\"vanilla\""),
+                                          INT("markov_rank", markov_rank, 1, 4096)};
 
-static const struct field_table top_table = {top_row, N_OF(top_row), top_no_effect, N_OF(top_no_effect)};
-static const struct field_table nested_table = {nested_row, N_OF(nested_row), NULL, 0};
-static const struct field_table rope_table = {rope_row, N_OF(rope_row), NULL, 0};
+#define TABLE(rows) {rows, N_OF(rows), top_no_effect, N_OF(top_no_effect)}
+static const struct architecture {
+    const char *name;
+    enum draft_kind kind;
+    struct field_table top, nested;
+} architectures[] = {
+    {"DFlashDraftModel", DRAFT_DFLASH, TABLE(dflash_row), {dflash_nested, N_OF(dflash_nested), NULL, 0}},
+    {"DSparkDraftModel", DRAFT_DSPARK, TABLE(dspark_row), {dspark_nested, N_OF(dspark_nested), NULL, 0}},
+    {"Qwen3DSparkModel", DRAFT_DSPARK, TABLE(dspark_row), {dspark_nested, N_OF(dspark_nested), NULL, 0}},
+};
+#undef TABLE
+static const char known_names[] = "DFlashDraftModel, DSparkDraftModel or Qwen3DSparkModel";
 
-/* name at the top level, in the object called nest, or the same value in both */
-static enum status placed(const char *file, const json_t *root, const char *nest, const char *name,
-                          const json_t **value_p, struct field_place *at_p)
+const char *draft_kind_name(enum draft_kind kind)
 {
-    static const struct field_place nowhere = {NULL, NULL};
+    static const char *const name[] = {"none", "dflash", "dspark"};
+    return name[kind];
+}
+
+/* name at the top level, in dflash_config, or the same value in both; absent: *value_p is NULL */
+static enum status find_placed(const char *file, const json_t *root, const char *name, const json_t **value_p,
+                               struct field_place *at_p)
+{
     char a[64], b[64];
-    const json_t *top = json_object_get(root, name), *in = json_object_get(json_object_get(root, nest), name);
-    *at_p = nowhere;
+    const json_t *top = json_object_get(root, name), *in = json_object_get(json_object_get(root, NESTED), name);
     at_p->file = file;
-    at_p->prefix = top ? "" : strcmp(nest, NESTED) == 0 ? NESTED "." : "rope_parameters.";
+    at_p->prefix = top ? "" : NESTED ".";
     if (top && in && !json_equal(top, in) && !(json_is_number(top) && json_is_number(in) &&
                                                json_number_value(top) == json_number_value(in)))
-        return ERR(ST_E_CONFIG, "%s: %s: the top level says %s, %s.%s says %s; remove the wrong one", file, name,
-                   fields_text(top, a, sizeof a), nest, name, fields_text(in, b, sizeof b));
-    if (!top && !in) return fields_missing((struct field_place){file, ""}, name);
+        return ERR(ST_E_CONFIG, "%s: %s: the top level says %s, " NESTED ".%s says %s; remove the wrong one", file,
+                   name, fields_text(top, a, sizeof a), name, fields_text(in, b, sizeof b));
     *value_p = top ? top : in;
     return ST_OK;
 }
 
-static enum status read_architecture(const char *file, const json_t *root)
+static enum status placed(const char *file, const json_t *root, const char *name, const json_t **value_p,
+                          struct field_place *at_p)
+{
+    TRY(find_placed(file, root, name, value_p, at_p));
+    return *value_p ? ST_OK : fields_missing((struct field_place){file, ""}, name);
+}
+
+static enum status placed_flag(const char *file, const json_t *root, const char *name, int *flag_p)
+{
+    struct field_place at;
+    const json_t *v;
+    char found[64];
+    TRY(placed(file, root, name, &v, &at));
+    if (!json_is_boolean(v))
+        return ERR(ST_E_CONFIG, "%s: %s%s: found %s, expected true or false", at.file, at.prefix, name,
+                   fields_text(v, found, sizeof found));
+    *flag_p = json_is_true(v);
+    return ST_OK;
+}
+
+static enum status read_architecture(const char *file, const json_t *root, const struct architecture **a_p)
 {
     const json_t *list = json_object_get(root, "architectures");
     char found[64];
     if (!list) return fields_missing((struct field_place){file, ""}, "architectures");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *name = json_string_value(json_array_get(list, i));
-        if (!name || strcmp(name, "DFlashDraftModel") != 0)
-            return ERR(ST_E_CONFIG, "%s: architectures: %s is not implemented as a draft; expected DFlashDraftModel",
-                       file, fields_text(json_array_get(list, i), found, sizeof found));
-    }
     if (json_array_size(list) == 0)
         return ERR(ST_E_CONFIG, "%s: architectures: found %s, expected [\"DFlashDraftModel\"]", file,
                    fields_text(list, found, sizeof found));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+        const struct architecture *a = NULL;
+        for (size_t k = 0; k < N_OF(architectures); k++)
+            if (name && strcmp(name, architectures[k].name) == 0) a = &architectures[k];
+        if (!a || (i > 0 && a != *a_p))
+            return ERR(ST_E_CONFIG, "%s: architectures: %s is not implemented as a draft%s; expected %s", file,
+                       fields_text(json_array_get(list, i), found, sizeof found), i ? " beside another" : "",
+                       known_names);
+        *a_p = a;
+    }
     return ST_OK;
 }
 
-static enum status read_rope(const char *file, const json_t *root, struct draft_config *d)
+/* The head of a DSpark draft. Slots: k predicts the position after its own, the anchor's row included. A file that says
+ * otherwise (sample_from_anchor false: anchor + k, slot 0 masked) would draft at acceptance 1 without any error. */
+static enum status read_dspark(const char *file, const json_t *root, struct draft_config *d)
 {
+    static const struct field from_anchor = OPT_FIX("sample_from_anchor", "true");
     struct field_place at;
-    const json_t *theta, *scaling = json_object_get(root, "rope_scaling"),
-                         *par = json_object_get(root, "rope_parameters");
-    char found[96];
-    if (scaling && !json_is_null(scaling))
-        return ERR(ST_E_CONFIG, "%s: rope_scaling: found %s, but only unscaled RoPE (null) is implemented", file,
-                   fields_text(scaling, found, sizeof found));
-    if (par && !json_is_object(par))
-        return ERR(ST_E_CONFIG, "%s: rope_parameters: found %s, expected an object", file,
-                   fields_text(par, found, sizeof found));
-    if (par) TRY(fields_read((struct field_place){file, "rope_parameters."}, par, &rope_table, d));
-    TRY(placed(file, root, "rope_parameters", "rope_theta", &theta, &at));
-    return fields_value(at, theta, &theta_row, d);
+    const json_t *v;
+    TRY(find_placed(file, root, "sample_from_anchor", &v, &at));
+    if (v) TRY(fields_value(at, v, &from_anchor, d));
+    for (size_t i = 0; i < N_OF(markov_row); i++) {
+        TRY(placed(file, root, markov_row[i].name, &v, &at));
+        TRY(fields_value(at, v, &markov_row[i], d));
+    }
+    TRY(placed_flag(file, root, "enable_confidence_head", &d->confidence));
+    if (d->confidence) TRY(placed_flag(file, root, "confidence_head_with_markov", &d->confidence_markov));
+    return ST_OK;
 }
 
 static enum status read_layer_types(const char *file, const json_t *root, struct draft_config *d)
@@ -152,7 +199,7 @@ static enum status read_taps(const char *file, const json_t *root, struct draft_
 {
     struct field_place at;
     const json_t *list;
-    TRY(placed(file, root, NESTED, "target_layer_ids", &list, &at));
+    TRY(placed(file, root, "target_layer_ids", &list, &at));
     TRY(fields_ints(at, "target_layer_ids", list, 0, d->n_target_layers - 1, CONFIG_MAX_TAPS, d->tap, &d->n_taps));
     for (int i = 0; i < d->n_taps; i++)
         for (int j = 0; j < i; j++)
@@ -190,22 +237,37 @@ static enum status read_draft(const char *file, const json_t *root, const struct
 {
     struct field_place top = {file, ""}, at;
     const json_t *nested = json_object_get(root, NESTED), *value;
+    const struct architecture *arch = NULL;
     char found[64];
-    TRY(read_architecture(file, root));
-    TRY(fields_read(top, root, &top_table, d));
+    TRY(read_architecture(file, root, &arch));
+    d->kind = arch->kind;
+    TRY(fields_read(top, root, &arch->top, d));
     if (!json_object_get(root, "dtype") && !json_object_get(root, "torch_dtype")) return fields_missing(top, "dtype");
     if (nested && !json_is_object(nested))
         return ERR(ST_E_CONFIG, "%s: " NESTED ": found %s, expected an object", file,
                    fields_text(nested, found, sizeof found));
-    if (nested) TRY(fields_read((struct field_place){file, NESTED "."}, nested, &nested_table, d));
+    if (nested) TRY(fields_read((struct field_place){file, NESTED "."}, nested, &arch->nested, d));
     for (size_t i = 0; i < N_OF(placed_row); i++) {
-        TRY(placed(file, root, NESTED, placed_row[i].name, &value, &at));
+        TRY(placed(file, root, placed_row[i].name, &value, &at));
         TRY(fields_value(at, value, &placed_row[i], d));
     }
-    TRY(read_rope(file, root, d));
+    TRY(rope_read(file, root, &d->rope));
+    d->rope_theta = d->rope.theta;
     TRY(read_layer_types(file, root, d));
+    if (d->kind == DRAFT_DSPARK) TRY(read_dspark(file, root, d));
     TRY(check(file, target, d));
     return read_taps(file, root, d);
+}
+
+/* A mask row of its own lies in a pickle in published drafts. This program reads no pickles, and to draft without it
+ * would only look like a bad draft. */
+static enum status check_mask_file(const char *dir)
+{
+    char path[4096];
+    TRY(text_file_path(dir, "mask_embedding.pt", path, sizeof path));
+    if (access(path, F_OK) != 0) return ST_OK;
+    return ERR(ST_E_CONFIG, "%s: a pickled mask_embedding is not read; only a BF16 tensor mask_embedding of hidden_size "
+               "values in the safetensors is: convert the file and move it away", path);
 }
 
 enum status draft_config_load(const char *dir, const struct config *target, struct draft_config *d_p)
@@ -217,6 +279,7 @@ enum status draft_config_load(const char *dir, const struct config *target, stru
     TRY(fields_load(dir, file, sizeof file, &root, &d.hash));
     enum status st = read_draft(file, root, target, &d);
     json_decref(root);
+    if (st == ST_OK) st = check_mask_file(dir);
     if (st == ST_OK) *d_p = d;
     return st;
 }

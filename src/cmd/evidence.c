@@ -95,7 +95,7 @@ static enum status write_plan(const char *dir, const struct setup *s, const stru
                               enum evidence_use use)
 {
     struct sheet out;
-    const struct draft_config *d = s->dflash ? &s->d : NULL;
+    const struct draft_config *d = s->spec ? &s->d : NULL;
     TRY(sheet_open(dir, "plan.txt", use, &out));
     enum status st = plan_print_text(out.f, &s->c, d, &s->topo, p, p->max_prompt), closed = sheet_close(&out);
     TRY(st);

@@ -68,7 +68,7 @@ enum status facts_start(struct facts *x, struct world *w, const struct setup *s,
     text[strcspn(text, "\n")] = 0;
     x->f.mpi_library = keep(x, text);
     strftime(when, sizeof when, "%Y%m%d-%H%M", &tm);
-    snprintf(text, sizeof text, "%s-%s-%s-%s", s->topo.single ? "single" : "pd", s->dflash ? "dflash" : "none", o->tag,
+    snprintf(text, sizeof text, "%s-%s-%s-%s", s->topo.single ? "single" : "pd", draft_kind_name(s->spec), o->tag,
              when);
     x->f.run_id = keep(x, text);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm);
@@ -96,14 +96,16 @@ static void hex(char out[17], uint64_t v)
 void facts_hashes(struct facts *x, const struct options *o, const struct setup *s, const struct safetensors *ckpt,
                   const struct safetensors *draft, const struct tokenizer *t, const struct prompts *p, int n)
 {
-    uint64_t h[] = {s->c.hash ^ safetensors_hash(ckpt), s->dflash ? s->d.hash ^ safetensors_hash(draft) : 0,
+    uint64_t h[] = {s->c.hash ^ safetensors_hash(ckpt), s->spec ? s->d.hash ^ safetensors_hash(draft) : 0,
                     tokenizer_hash(t), prompts_hash(p)};
-    int32_t number[] = {n, s->dflash, s->block, o->max_new, o->act, o->kv, o->mla_prefill, o->device};
+    int32_t number[] = {n, s->spec, s->block, o->max_new, o->act, o->kv, o->mla_prefill, o->device};
+    uint64_t seed = hash64(h, sizeof h, RESULTS_SCHEMA);
+    if (o->confidence > 0) seed = hash64(&o->confidence, sizeof o->confidence, seed); /* changes the rounds */
     hex(x->f.model_hash, h[0]);
     hex(x->f.draft_hash, h[1]);
     hex(x->f.tokenizer_hash, h[2]);
     hex(x->f.prompts_hash, h[3]);
-    hex(x->f.config_hash, hash64(number, sizeof number, hash64(h, sizeof h, RESULTS_SCHEMA)));
+    hex(x->f.config_hash, hash64(number, sizeof number, seed));
 }
 
 enum status facts_plan_json(const struct setup *s, const struct plan_options *p, char **text_p)
@@ -112,7 +114,7 @@ enum status facts_plan_json(const struct setup *s, const struct plan_options *p,
     size_t n = 0;
     FILE *f = open_memstream(&text, &n);
     if (!f) return ERR(ST_E_NOMEM, "plan text: %s", strerror(errno));
-    enum status st = plan_print_json(f, &s->c, s->dflash ? &s->d : NULL, &s->topo, p, p->max_prompt);
+    enum status st = plan_print_json(f, &s->c, s->spec ? &s->d : NULL, &s->topo, p, p->max_prompt);
     if (fclose(f) != 0 && st == ST_OK) st = ERR(ST_E_NOMEM, "plan text: %s", strerror(errno));
     if (st == ST_OK)
         *text_p = text;

@@ -147,7 +147,7 @@ static enum status apply_field(const char *word, const char *field, const char *
     else if (IS("mask"))
         s->d.mask_id = atoi(value);
     else if (IS("spec") && strcmp(value, "none") == 0)
-        s->dflash = 0;
+        s->spec = DRAFT_NONE;
     else
         return bad(word);
 #undef IS

@@ -11,7 +11,7 @@
 const struct opt_row options_table[] = {
     /* name         kind        where            default    value     choices   min max  commands  required help */
     {"model",       OPT_STR,    AT(model),       NULL,      "DIR",    NULL, 0, 0, CMD_PROMPTS | CMD_PLAN | CMD_RUN, 1, "Kimi-K3 checkpoint: config.json, safetensors, tiktoken.model"},
-    {"draft",       OPT_STR,    AT(draft),       NULL,      "DIR",    NULL, 0, 0, CMD_PLAN | CMD_RUN, 0, "DFlash draft checkpoint; needed unless --spec none"},
+    {"draft",       OPT_STR,    AT(draft),       NULL,      "DIR",    NULL, 0, 0, CMD_PLAN | CMD_RUN, 0, "DFlash or DSpark draft checkpoint; needed unless --spec none"},
     {"prompts",     OPT_STR,    AT(prompts),     NULL,      "FILE",   NULL, 0, 0, CMD_RUN, 1, "prompts.h5 made by `pdflash prompts`"},
     {"out",         OPT_STR,    AT(out),         NULL,      "FILE",   NULL, 0, 0, CMD_PROMPTS | CMD_RUN | CMD_MERGE | CMD_REBUILD, 1, "file to write (HDF5)"},
     {"journal",     OPT_STR,    AT(journal),     NULL,      "FILE",   NULL, 0, 0, CMD_REBUILD, 1, "journal of a run, RESULTS.h5.jsonl; only read"},
@@ -24,8 +24,9 @@ const struct opt_row options_table[] = {
     {"prefill",     OPT_STR,    AT(prefill),     "pp=1,tp=1", "pp=,tp=,ep=", NULL, 0, 0, CMD_PLAN | CMD_RUN | CMD_BENCH_TRANSFER, 0, "prefill group: stages, tensor and expert parallel"},
     {"decode",      OPT_STR,    AT(decode),      "tp=1",    "tp=,ep=", NULL, 0, 0, CMD_PLAN | CMD_RUN | CMD_BENCH_TRANSFER, 0, "decode group"},
     {"single",      OPT_FLAG,   AT(single),      NULL,      NULL,     NULL, 0, 0, CMD_PLAN | CMD_RUN, 0, "one group (--decode) does both, without windows: the reference"},
-    {"spec",        OPT_STR,    AT(spec),        "dflash",  "dflash|none", NULL, 0, 0, CMD_PLAN | CMD_RUN, 0, "speculation"},
+    {"spec",        OPT_STR,    AT(spec),        "dflash",  "dflash|dspark|none", NULL, 0, 0, CMD_PLAN | CMD_RUN, 0, "speculation; must be what --draft is"},
     {"block",       OPT_INT,    AT(block),       "0",       "N",      NULL, 0, 4096, CMD_RUN, 0, "verify N rows a step; 0: as trained"},
+    {"confidence",  OPT_DOUBLE, AT(confidence),  "0",       "P",      NULL, 0, 1, CMD_RUN, 0, "dspark: verify the drafts before the first whose confidence is below P; 0: all"},
     {"concurrency", OPT_INT,    AT(concurrency), "8",       "N",      NULL, 1, 4096, CMD_PLAN | CMD_RUN, 0, "requests decoding at once"},
     {"slots",       OPT_INT,    AT(slots),       "0",       "N",      NULL, 0, 256, CMD_PLAN | CMD_RUN, 0, "staging slots = requests in the pipeline; 0: concurrency, at most 8"},
     {"max-new",     OPT_INT,    AT(max_new),     "512",     "N",      NULL, 1, BIG, CMD_PLAN | CMD_RUN, 0, "output limit in tokens; truncation is reported"},
@@ -107,20 +108,19 @@ enum status options_parse(enum command cmd, int argc, char **argv, struct option
     return opt_parse(options_table, (unsigned)cmd, argc, argv, o_p, pos, max_pos, n_pos_p);
 }
 
-enum status options_spec(const struct options *o, int *dflash_p)
+enum status options_spec(const struct options *o, enum draft_kind *kind_p)
 {
-    if (strcmp(o->spec, "dflash") == 0)
-        *dflash_p = 1;
-    else if (strcmp(o->spec, "none") == 0)
-        *dflash_p = 0;
-    else if (strcmp(o->spec, "eagle3") == 0)
-        return ERR(ST_E_CONFIG, "--spec eagle3 is refused: that baseline is paused; use dflash or none");
-    else if (strcmp(o->spec, "dspark") == 0)
-        return ERR(ST_E_CONFIG, "--spec dspark is not in this version; use dflash or none");
-    else
-        return ERR(ST_E_USAGE, "--spec: '%s' is unknown; choose one of dflash,none", o->spec);
-    if (*dflash_p && !o->draft) return ERR(ST_E_USAGE, "--draft DIR is required with --spec dflash; or say --spec none");
-    if (!*dflash_p && o->block) return ERR(ST_E_USAGE, "--block %d has no meaning with --spec none", o->block);
+    enum draft_kind kind = DRAFT_NONE;
+    while (kind <= DRAFT_DSPARK && strcmp(o->spec, draft_kind_name(kind)) != 0) kind++;
+    if (strcmp(o->spec, "eagle3") == 0)
+        return ERR(ST_E_CONFIG, "--spec eagle3 is refused: that baseline is paused; use dflash, dspark or none");
+    if (kind > DRAFT_DSPARK)
+        return ERR(ST_E_USAGE, "--spec: '%s' is unknown; choose one of dflash,dspark,none", o->spec);
+    if (kind && !o->draft) return ERR(ST_E_USAGE, "--draft DIR is required with --spec %s; or say --spec none", o->spec);
+    if (!kind && o->block) return ERR(ST_E_USAGE, "--block %d has no meaning with --spec none", o->block);
+    if (kind != DRAFT_DSPARK && o->confidence > 0)
+        return ERR(ST_E_USAGE, "--confidence %g has no meaning with --spec %s", o->confidence, o->spec);
+    *kind_p = kind;
     return ST_OK;
 }
 

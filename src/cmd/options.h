@@ -3,6 +3,7 @@
 #define PDFLASH_CMD_OPTIONS_H
 
 #include "base/opt.h"
+#include "ckpt/config.h"
 
 enum command {
     CMD_PROMPTS = 1, CMD_PLAN = 2, CMD_RUN = 4, CMD_SHOW = 8, CMD_GRADE = 16, CMD_BENCH_TRANSFER = 32, CMD_MERGE = 64,
@@ -35,7 +36,7 @@ struct options {
     /* numerics and transport */
     int device, act, kv, comm, transport, window, mla_prefill, verify, isa;
     /* running */
-    double watchdog;
+    double watchdog, confidence;
     int resume, force_new, force, debug;
     struct opt_list inject;
 };
@@ -45,9 +46,9 @@ extern const struct opt_row options_table[];
 /* options_parse - words of a subcommand; prints help and sets *help_p when --help is among them. */
 enum status options_parse(enum command cmd, int argc, char **argv, struct options *o_p, const char **pos, int max_pos,
                           int *n_pos_p, int *help_p);
-/* options_spec - 1 dflash, 0 none. Methods that this version lacks are refused by name (ST_E_CONFIG); an unknown word,
- * no --draft, or a --block without speculation is a wrong command line (ST_E_USAGE). */
-enum status options_spec(const struct options *o, int *dflash_p);
+/* options_spec - the kind of draft asked for. eagle3 is refused by name (ST_E_CONFIG); an unknown word, no --draft, a --block
+ * without speculation or a --confidence without dspark is a wrong command line (ST_E_USAGE). */
+enum status options_spec(const struct options *o, enum draft_kind *kind_p);
 
 /* options_shard - the rows first .. end-1 of a run of `rows` that --shard K/N names: the K-th of N pieces in order,
  * all of them without --shard. ST_E_USAGE (no K/N with 1 <= K <= N), ST_E_CONFIG (more pieces than rows). */

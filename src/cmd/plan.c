@@ -31,7 +31,7 @@ enum status cmd_plan(int argc, char **argv)
         share_nodes(s.topo.decode.tp, o.node_size, node);
         p.share = (struct share){s.topo.decode.tp, node};
     }
-    st = (o.json ? plan_print_json : plan_print_text)(stdout, &s.c, s.dflash ? &s.d : NULL, &s.topo, &p, o.max_prompt);
+    st = (o.json ? plan_print_json : plan_print_text)(stdout, &s.c, s.spec ? &s.d : NULL, &s.topo, &p, o.max_prompt);
     mem_free(node);
     return st;
 }

@@ -27,7 +27,7 @@ struct record {
 
 static const char *spec_name(const struct setup *s)
 {
-    return s->dflash ? "dflash" : "none";
+    return draft_kind_name(s->spec);
 }
 
 static int spec_attrs(const struct setup *s, const struct options *o, struct result_attr *a)
@@ -101,7 +101,8 @@ const struct results_identity record_identity[RECORD_IDENTITY] = {
     {"option_act", "--act", NULL},
     {"option_kv-dtype", "--kv-dtype", NULL},
     {"option_mla-prefill", "--mla-prefill", NULL},
-    {"option_device", "--device", NULL}};
+    {"option_device", "--device", NULL},
+    {"option_confidence", "--confidence", NULL}};
 
 /* results_open, so that a refused resume can say what differs */
 static enum status open_results(const struct options *o, const struct setup *s, const struct record_facts *f, int n,

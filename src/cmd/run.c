@@ -52,7 +52,7 @@ static int leader_rank(const struct job *j)
 static enum status load_files(struct job *j)
 {
     TRY(safetensors_open(j->o.model, &j->ckpt));
-    if (j->s.dflash) TRY(safetensors_open(j->o.draft, &j->draft_ckpt));
+    if (j->s.spec) TRY(safetensors_open(j->o.draft, &j->draft_ckpt));
     if (!j->leader) return ST_OK;
     TRY(tokenizer_open(j->o.model, j->s.c.vocab, &j->tok));
     TRY(prompts_read(j->o.prompts, &j->prompts));
@@ -141,7 +141,7 @@ static void fill_run_config(struct job *j)
     struct run_config *r = &j->rc;
     *r = (struct run_config){
         .c = &j->s.c,
-        .d = j->s.dflash ? &j->s.d : NULL,
+        .d = j->s.spec ? &j->s.d : NULL,
         .ckpt = j->ckpt,
         .draft_ckpt = j->draft_ckpt,
         .o = &j->ops,
@@ -149,6 +149,7 @@ static void fill_run_config(struct job *j)
         .skip = j->skip,
         .coll = j->o.comm == OPT_COMM_MPI ? COLL_MPI : j->o.comm == OPT_COMM_SHM ? COLL_SHM : COLL_AUTO,
         .block = j->s.block,
+        .confidence = j->o.confidence,
         .max_new = j->o.max_new,
         .absorbed_prefill = j->o.mla_prefill == OPT_MLA_ABSORBED,
         .watchdog_s = j->o.watchdog,

@@ -8,8 +8,8 @@
 
 struct setup {
     struct config c;
-    struct draft_config d; /* when dflash */
-    int dflash;
+    struct draft_config d; /* unless spec is DRAFT_NONE */
+    enum draft_kind spec;
     int block;             /* verify rows; 1 without speculation */
     int most_prompt;       /* longest prompt that fits into the model's positions with --max-new and a block, tokens */
     struct topology topo;

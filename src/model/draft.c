@@ -25,6 +25,12 @@ static enum status check_spec(const struct draft_config *c, const struct draft_s
                    "draft: tp %d does not divide intermediate_size %d into leaves of %d; choose another tp", s->tp,
                    c->inter, split_leaf_cols(c->inter));
     if (s->max_rows < 1) return ERR(ST_E_RANGE, "draft: max_rows is %d, at least 1 is needed", s->max_rows);
+    if (c->kind == DRAFT_DSPARK && c->vocab % s->tp)
+        return ERR(ST_E_CONFIG, "draft: tp %d does not divide vocab_size %d; choose another tp", s->tp, c->vocab);
+    if (s->confidence && (c->kind != DRAFT_DSPARK || !c->confidence))
+        return ERR(ST_E_CONFIG, "draft: enable_confidence_head: this checkpoint has no confidence head");
+    if (c->rope.yarn && c->head_dim > OPS_ROPE_DIM)
+        return ERR(ST_E_CONFIG, "draft: head_dim %d: YaRN is implemented up to %d", c->head_dim, OPS_ROPE_DIM);
     return ST_OK;
 }
 
@@ -48,7 +54,8 @@ static enum status new_scratch(struct draft *d)
     TRY(o->mem_new(o, &d->qb, rows * q * 4, "draft queries"));
     TRY(o->mem_new(o, &d->att, rows * q * 4, "draft attention"));
     TRY(o->mem_new(o, &d->up, rows * 2 * cols * 4, "draft gate and up"));
-    return o->mem_new(o, &d->act, rows * cols * 4, "draft activations");
+    TRY(o->mem_new(o, &d->act, rows * cols * 4, "draft activations"));
+    return d->c.kind == DRAFT_DSPARK ? draft_markov_open(d) : ST_OK;
 }
 
 enum status draft_open(struct ops *o, const struct draft_config *c, const struct safetensors *ckpt,
@@ -61,10 +68,12 @@ enum status draft_open(struct ops *o, const struct draft_config *c, const struct
     d->o = o;
     d->c = *c;
     d->spec = *spec;
+    if (d->spec.max_seqs == 0) d->spec.max_seqs = spec->max_rows;
     d->comm = *comm;
     d->q_heads = c->q_heads / spec->tp;
     d->kv_heads = heads.end - heads.begin;
     d->cols = c->inter / spec->tp;
+    if (c->rope.yarn) rope_frequencies(&c->rope, c->head_dim, d->inv);
     enum status st = draft_load(d, ckpt);
     if (st == ST_OK) st = new_scratch(d);
     if (st != ST_OK) {
@@ -79,6 +88,7 @@ void draft_close(struct draft *d)
 {
     if (!d) return;
     draft_unload(d);
+    draft_markov_close(d);
     struct buf *scratch[] = {&d->part, &d->x, &d->sum, &d->kvb, &d->qb, &d->att, &d->up, &d->act};
     for (size_t i = 0; i < sizeof scratch / sizeof scratch[0]; i++) d->o->mem_free(d->o, scratch[i]);
     mem_free(d->pos);
@@ -95,6 +105,14 @@ int64_t draft_weight_bytes(const struct draft *d)
 const struct draft_config *draft_config_of(const struct draft *d)
 {
     return &d->c;
+}
+
+void draft_rope(struct draft *d, float *x, int64_t ldx, int rows, int heads)
+{
+    if (d->c.rope.yarn)
+        d->o->rope_scaled(d->o, x, ldx, d->pos, rows, heads, d->c.head_dim, d->inv, d->c.rope.amplitude);
+    else
+        d->o->rope(d->o, x, ldx, d->pos, rows, heads, d->c.head_dim, d->c.rope_theta);
 }
 
 /* ---- context path --------------------------------------------------------------------------------- */
@@ -153,7 +171,7 @@ enum status draft_context(struct draft *d, struct state *s, const float *acc, co
         if (!kc.base || !vc.base) return ERR(ST_E_INTERNAL, "draft: layer %d has no K/V pages in this pool", l);
         o->linear(o, &y->kv, ctx, h, rows, k, 2 * kv);
         o->head_norm(o, k, 2 * kv, draft_f32(&y->k_norm), d->c.norm_eps, rows, d->kv_heads, dim);
-        o->rope(o, k, 2 * kv, d->pos, rows, d->kv_heads, dim, d->c.rope_theta);
+        draft_rope(d, k, 2 * kv, rows, d->kv_heads);
         o->kv_write(o, k, 2 * kv, d->kv_heads, dim, &kc, d->seq, n_seq);
         o->kv_write(o, v, 2 * kv, d->kv_heads, dim, &vc, d->seq, n_seq);
     }

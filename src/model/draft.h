@@ -1,12 +1,16 @@
-/* draft - the DFlash drafter: context path (taps -> draft K/V) and block path (anchor + masks -> drafts).
+/* draft - the drafter, DFlash or DSpark: context path (taps -> draft K/V) and block path (anchor + masks -> drafts).
  *
  * Context, per committed token at position p: sum over taps of h_k . fc[:, k]^T (each partial formed whole,
  * added in ascending layer order, FP32), one RMSNorm, then for every draft layer K = RoPE(k_norm(Wk c), p),
  * V = Wv c into head-major pages. Block: ids [anchor, MASK ...] at positions P..P+B-1 through Qwen3-style
  * layers; sliding layers are causal inside the block and windowed, full layers see everything. The block's
- * own K/V never survive. Slot j (1..B-1) predicts position P+j.
+ * own K/V never survive. DFlash: slot j (1..B-1) predicts position P+j, all slots at once. DSpark: slot k (0..gamma-1)
+ * predicts position P+k+1, one after the other, because the Markov head adds W2 . W1[token before] to slot k's logits;
+ * its confidence head says sigmoid(w . [y_k ; W1[token before]] + b), the chance that draft k holds if those before do.
+ * Where the checkpoint holds a tensor mask_embedding [hidden] or mask_embedding.weight [1][hidden], masked slots start
+ * from it, not from the target's row.
  * A prefill stage opens only its fc columns; the last stage also the context path; decode everything.
- * Source: DFlash, arXiv:2602.06036; project notes dflash sections 3, 4, 6. */
+ * Source: DFlash, arXiv:2602.06036; DSpark paper; project notes dflash sections 3, 4, 6, 7. */
 #ifndef PDFLASH_MODEL_DRAFT_H
 #define PDFLASH_MODEL_DRAFT_H
 
@@ -21,6 +25,8 @@ struct draft_spec {
     int n_taps, tap[CONFIG_MAX_TAPS]; /* DRAFT_FC: indices into target_layer_ids to load */
     int tp, tp_rank;                /* head sharding; fc and norms are replicated */
     int max_rows;                   /* rows of the largest call */
+    int max_seqs;                   /* sequences of the largest draft_block; 0: max_rows */
+    int confidence;                 /* load the confidence head and compute it */
     enum ops_kv kv;
 };
 
@@ -39,9 +45,13 @@ enum status draft_context(struct draft *d, struct state *s, const float *acc, co
 
 struct draft_seq { int slot; int pos; int32_t anchor; }; /* pos = P: context rows valid [0, P) */
 /* draft_block - greedy drafts id[n_seq][block-1] (host) of every sequence, -1 where a row is not made of numbers;
- * block: rows per sequence, at most the checkpoint's. Uses the target's embedding and head. probe may be NULL.
- * Collective on the TP group. */
+ * block: rows of the verify step they are for (anchor and drafts), 2 to draft_verify_rows: a DFlash block has as many
+ * rows, a DSpark block one fewer. Uses the target's embedding and head. probe may be NULL; it sees draft_y as
+ * [sequence][slot] rows (DFlash) or [slot][sequence] (DSpark). Collective on the TP group. */
 enum status draft_block(struct draft *d, struct target *t, struct state *s, const struct draft_seq *seq, int n_seq,
                         int block, int32_t *id, const struct probe *probe);
+/* draft_confidence - of the latest draft_block of a draft opened with confidence: host [n_seq][block-1], 0 to 1, the
+ * same bits on every rank of a CPU group; else NULL. */
+const float *draft_confidence(const struct draft *d);
 
 #endif

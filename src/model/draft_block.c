@@ -37,8 +37,8 @@ static enum status attention(struct draft *d, const struct state *s, int l, int 
     o->linear(o, &y->kv, u, h, rows, k, 2 * kv);
     o->head_norm(o, q, nq, draft_f32(&y->q_norm), eps, rows, d->q_heads, dim);
     o->head_norm(o, k, 2 * kv, draft_f32(&y->k_norm), eps, rows, d->kv_heads, dim);
-    o->rope(o, q, nq, d->pos, rows, d->q_heads, dim, d->c.rope_theta);
-    o->rope(o, k, 2 * kv, d->pos, rows, d->kv_heads, dim, d->c.rope_theta);
+    draft_rope(d, q, nq, rows, d->q_heads);
+    draft_rope(d, k, 2 * kv, rows, d->kv_heads);
     int window = d->c.type[l] == DRAFT_SLIDING ? d->c.window : 0;
     o->draft_attend(o, q, nq, k, 2 * kv, k + kv, 2 * kv, &kc, &vc, d->q_heads, d->kv_heads, dim, window, d->seq, n_seq,
                     att, nq);
@@ -64,29 +64,66 @@ static enum status mlp(struct draft *d, int l, int rows)
     return ST_OK;
 }
 
-enum status draft_block(struct draft *d, struct target *t, struct state *s, const struct draft_seq *seq, int n_seq,
-                        int block, int32_t *id, const struct probe *probe)
+/* block stream: the anchor and the masks */
+static enum status embed(struct draft *d, struct target *t, int n_seq, int width)
+{
+    int h = d->c.hidden;
+    float *x = draft_f32(&d->x);
+    TRY(target_embed(t, d->id, n_seq * width, x));
+    if (!d->mask_row.p) return ST_OK;
+    for (int r = 0; r < n_seq * width; r++)
+        if (r % width) d->o->copy(d->o, x + (int64_t)r * h, d->mask_row.p, (size_t)h * 4);
+    return ST_OK;
+}
+
+/* final norm, head, tokens. y: rows [sequence][slot] of the slots that predict */
+static enum status pick_at_once(struct draft *d, struct target *t, int n_seq, int n, int32_t *id,
+                                const struct probe *probe)
 {
     struct ops *o = d->o;
-    int h = d->c.hidden, rows = n_seq * block, n = block - 1;
-    if (!(d->spec.parts & DRAFT_BLOCK)) return ERR(ST_E_INTERNAL, "draft: the block path is not loaded here");
-    if (block < 2 || block > d->c.block)
-        return ERR(ST_E_RANGE, "draft: block of %d rows; the checkpoint was trained for 2 to %d", block, d->c.block);
-    if (n_seq < 0 || n_seq > d->spec.max_rows / block)
-        return ERR(ST_E_RANGE, "draft: %d sequences of %d rows, opened for %d rows", n_seq, block, d->spec.max_rows);
-    if (n_seq == 0) return ST_OK;
-    TRY(set_block(d, s, seq, n_seq, block));
+    int h = d->c.hidden;
     float *x = draft_f32(&d->x), *y = draft_f32(&d->part);
-    TRY(target_embed(t, d->id, rows, x));
-    for (int l = 0; l < d->c.n_layers; l++) {
-        TRY(attention(d, s, l, n_seq, rows));
-        TRY(mlp(d, l, rows));
-        show(probe, "draft_layer_out", l, x, rows, h);
-    }
     for (int i = 0; i < n_seq; i++) /* slot 0 predicts nothing */
-        o->rmsnorm(o, x + ((int64_t)i * block + 1) * h, h, draft_f32(&d->final_norm), d->c.norm_eps, n, h,
+        o->rmsnorm(o, x + ((int64_t)i * (n + 1) + 1) * h, h, draft_f32(&d->final_norm), d->c.norm_eps, n, h,
                    y + (int64_t)i * n * h, h);
     show(probe, "draft_y", d->c.n_layers, y, n_seq * n, h);
     TRY(target_head(t, y, n_seq * n));
     return target_argmax_rows(t, id);
+}
+
+/* the same for a draft whose slots follow one another; y: rows [slot][sequence] */
+static enum status pick_in_turn(struct draft *d, struct target *t, const struct draft_seq *seq, int n_seq, int n,
+                                int32_t *id, const struct probe *probe)
+{
+    struct ops *o = d->o;
+    int h = d->c.hidden;
+    float *x = draft_f32(&d->x), *y = draft_f32(&d->part);
+    for (int i = 0; i < n_seq; i++)
+        o->rmsnorm(o, x + (int64_t)i * n * h, h, draft_f32(&d->final_norm), d->c.norm_eps, n, h, y + (int64_t)i * h,
+                   (int64_t)n_seq * h);
+    show(probe, "draft_y", d->c.n_layers, y, n_seq * n, h);
+    TRY(target_head(t, y, n_seq * n));
+    return draft_markov(d, t, seq, n_seq, n, y, id);
+}
+
+enum status draft_block(struct draft *d, struct target *t, struct state *s, const struct draft_seq *seq, int n_seq,
+                        int block, int32_t *id, const struct probe *probe)
+{
+    int n = block - 1, first = draft_first_slot(&d->c), width = n + first, rows = n_seq * width;
+    if (!(d->spec.parts & DRAFT_BLOCK)) return ERR(ST_E_INTERNAL, "draft: the block path is not loaded here");
+    if (block < 2 || block > draft_verify_rows(&d->c))
+        return ERR(ST_E_RANGE, "draft: block of %d rows; the checkpoint was trained for 2 to %d", block,
+                   draft_verify_rows(&d->c));
+    if (n_seq < 0 || n_seq > d->spec.max_rows / block || n_seq > d->spec.max_seqs)
+        return ERR(ST_E_RANGE, "draft: %d sequences of %d rows, opened for %d rows of %d sequences", n_seq, block,
+                   d->spec.max_rows, d->spec.max_seqs);
+    if (n_seq == 0) return ST_OK;
+    TRY(set_block(d, s, seq, n_seq, width));
+    TRY(embed(d, t, n_seq, width));
+    for (int l = 0; l < d->c.n_layers; l++) {
+        TRY(attention(d, s, l, n_seq, rows));
+        TRY(mlp(d, l, rows));
+        show(probe, "draft_layer_out", l, draft_f32(&d->x), rows, d->c.hidden);
+    }
+    return first ? pick_at_once(d, t, n_seq, n, id, probe) : pick_in_turn(d, t, seq, n_seq, n, id, probe);
 }

@@ -26,13 +26,15 @@ static const char *layer_name(char name[128], int layer, const char *rest)
     return name;
 }
 
-/* a vector, expanded to f32; the source may be unaligned */
-static enum status load_vector(const struct loader *l, const char *name, int n, struct buf *b)
+/* n values, a vector (rows n, cols 0) or a table's only row (rows 1, cols n), expanded to f32; the source may be
+ * unaligned */
+static enum status load_values(const struct loader *l, const char *name, int rows, int cols, struct buf *b)
 {
     struct ops *o = l->d->o;
+    int n = cols ? cols : rows;
     struct tensor t;
     struct buf host;
-    TRY(find(l, name, n, 0, &t));
+    TRY(find(l, name, rows, cols, &t));
     TRY(buf_alloc(&host, (size_t)n * 4, name));
     for (int i = 0; i < n; i++) {
         uint16_t bits;
@@ -47,6 +49,11 @@ static enum status load_vector(const struct loader *l, const char *name, int n, 
     }
     buf_free(&host);
     return st;
+}
+
+static enum status load_vector(const struct loader *l, const char *name, int n, struct buf *b)
+{
+    return load_values(l, name, n, 0, b);
 }
 
 static enum status new_mat(const struct loader *l, struct mat *m, int n, int k, int leaf)
@@ -123,6 +130,58 @@ static enum status load_block_layer(const struct loader *l, int i)
     return load_vector(l, layer_name(name, i, "post_attention_layernorm.weight"), h, &y->norm_post);
 }
 
+/* a mask row of the draft's own, where the checkpoint has one: a vector, or the table of an embedding with one entry */
+static enum status load_mask_row(const struct loader *l)
+{
+    char vector[160], table[160];
+    int h = l->d->c.hidden;
+    snprintf(vector, sizeof vector, "%smask_embedding", l->prefix);
+    snprintf(table, sizeof table, "%smask_embedding.weight", l->prefix);
+    if (safetensors_has(l->ckpt, vector)) return load_vector(l, "mask_embedding", h, &l->d->mask_row);
+    return safetensors_has(l->ckpt, table) ? load_values(l, "mask_embedding.weight", 1, h, &l->d->mask_row) : ST_OK;
+}
+
+/* the confidence head apart: what it takes from y and what from the token before */
+static enum status load_confidence(const struct loader *l)
+{
+    static const char name[] = "confidence_head.proj.weight";
+    struct draft *d = l->d;
+    struct markov *m = &d->markov;
+    int h = d->c.hidden, rank = d->c.confidence_markov ? d->c.markov_rank : 0;
+    struct tensor t;
+    uint16_t half;
+    TRY(d->o->mat_new(d->o, &m->conf_y, MAT_BF16, 1, h, 0, 1));
+    TRY(put_cols(l, name, 1, h + rank, 0, &m->conf_y));
+    if (rank) {
+        TRY(d->o->mat_new(d->o, &m->conf_w, MAT_BF16, 1, rank, 0, 1));
+        TRY(put_cols(l, name, 1, h + rank, h, &m->conf_w));
+    }
+    TRY(find(l, "confidence_head.proj.bias", 1, 0, &t));
+    memcpy(&half, t.data, sizeof half);
+    uint32_t wide = (uint32_t)half << 16;
+    memcpy(&m->conf_bias, &wide, sizeof wide);
+    d->weight_bytes += 2 * (h + rank + 1);
+    return ST_OK;
+}
+
+static enum status load_markov(const struct loader *l)
+{
+    struct draft *d = l->d;
+    struct markov *m = &d->markov;
+    int vocab = d->c.vocab, rank = d->c.markov_rank;
+    size_t bytes = (size_t)vocab * (size_t)rank * 2;
+    struct range mine = split_even(vocab, d->spec.tp, d->spec.tp_rank);
+    struct tensor t;
+    m->vocab = mine.end - mine.begin;
+    TRY(find(l, "markov_head.markov_w1.weight", vocab, rank, &t));
+    TRY(d->o->mem_new(d->o, &m->w1, bytes, "Markov table"));
+    d->o->put(d->o, m->w1.p, t.data, bytes);
+    d->weight_bytes += (int64_t)bytes;
+    TRY(new_mat(l, &m->w2, m->vocab, rank, 0));
+    TRY(put_rows(l, "markov_head.markov_w2.weight", vocab, rank, mine.begin, m->vocab, &m->w2, 0));
+    return d->spec.confidence ? load_confidence(l) : ST_OK;
+}
+
 enum status draft_load(struct draft *d, const struct safetensors *ckpt)
 {
     struct loader l = {.d = d, .ckpt = ckpt};
@@ -131,6 +190,8 @@ enum status draft_load(struct draft *d, const struct safetensors *ckpt)
     if (d->spec.parts & DRAFT_FC) TRY(load_fc(&l));
     if (d->spec.parts & DRAFT_CONTEXT) TRY(load_vector(&l, "hidden_norm.weight", d->c.hidden, &d->hidden_norm));
     if (block) TRY(load_vector(&l, "norm.weight", d->c.hidden, &d->final_norm));
+    if (block) TRY(load_mask_row(&l));
+    if (block && d->c.kind == DRAFT_DSPARK) TRY(load_markov(&l));
     for (int i = 0; i < d->c.n_layers; i++) {
         if (context) TRY(load_context_layer(&l, i));
         if (block) TRY(load_block_layer(&l, i));
@@ -144,6 +205,10 @@ void draft_unload(struct draft *d)
     for (int i = 0; i < CONFIG_MAX_TAPS; i++) o->mat_free(o, &d->fc[i]);
     o->mem_free(o, &d->hidden_norm);
     o->mem_free(o, &d->final_norm);
+    o->mem_free(o, &d->mask_row);
+    o->mem_free(o, &d->markov.w1);
+    struct mat *head[] = {&d->markov.w2, &d->markov.conf_y, &d->markov.conf_w};
+    for (size_t k = 0; k < sizeof head / sizeof head[0]; k++) o->mat_free(o, head[k]);
     for (int i = 0; i < CONFIG_MAX_DRAFT_LAYERS; i++) {
         struct draft_layer *y = &d->layer[i];
         struct mat *mat[] = {&y->kv, &y->q, &y->o, &y->gate_up, &y->down};

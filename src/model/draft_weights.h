@@ -1,8 +1,10 @@
-/* draft_weights - the DFlash drafter's weights on one rank and the scratch of its calls; private to draft*.c.
+/* draft_weights - the drafter's weights on one rank and the scratch of its calls; private to draft*.c.
  *
  * TP: q heads are split, kv heads are max(1, H/tp) per rank (replicated when tp > H), o_proj and down_proj are
  * column slices whose partial sums go through tp_comm; fc, hidden_norm and all norms are whole on every rank.
- * Leaves of the trees: one head for o_proj, split_leaf_cols(inter) columns for down_proj. */
+ * Leaves of the trees: one head for o_proj, split_leaf_cols(inter) columns for down_proj.
+ * Markov head: W2 is split by vocabulary rows like the target's head, W1 is whole on every rank: a row of it is needed
+ * per drafted token, and a sum over the group for each would cost more than its bytes. */
 #ifndef PDFLASH_MODEL_DRAFT_WEIGHTS_H
 #define PDFLASH_MODEL_DRAFT_WEIGHTS_H
 
@@ -34,6 +36,21 @@ struct draft {
     struct buf hidden_norm;         /* [hidden] f32 */
     struct buf final_norm;          /* [hidden] f32 */
     struct draft_layer layer[CONFIG_MAX_DRAFT_LAYERS];
+    struct buf mask_row;            /* [hidden] f32; empty: the target's embedding of mask_id */
+    double inv[OPS_ROPE_DIM / 2];   /* YaRN only: angles per position */
+
+    struct markov { /* DSpark */
+        struct buf w1;              /* bf16 [vocab][rank] */
+        struct mat w2;              /* [vocab / tp][rank] */
+        struct mat conf_y, conf_w;  /* [1][hidden], [1][rank]; empty when not loaded */
+        float conf_bias;
+        int vocab;                  /* columns of this rank */
+        struct buf e;               /* scratch f32 [max_seqs][rank]: W1 of the tokens before */
+        struct buf bias;            /* scratch f32 [max_seqs][vocab / tp] */
+        struct buf part;            /* scratch f32 [max_rows]: one side of the confidence */
+        float *by_y, *conf;         /* host [max_rows]: the y side by row; the answer */
+        int32_t *before, *now;      /* host [max_seqs] */
+    } markov;
 
     /* scratch, bmem f32, [max_rows] rows */
     struct buf part;                /* [rows][hidden] partial of a tap, normed context, normed block input */
@@ -52,6 +69,17 @@ struct draft {
 /* draft_load - read the parts spec asks for. ST_E_FORMAT names the tensor. Local. */
 enum status draft_load(struct draft *d, const struct safetensors *ckpt);
 void draft_unload(struct draft *d);
+
+/* draft_rope - the rotation of the draft: x[rows][heads][head_dim] (ldx) by the positions in d->pos. */
+void draft_rope(struct draft *d, float *x, int64_t ldx, int rows, int heads);
+
+/* draft_markov_open - scratch of the head, after draft_load. draft_markov_close frees it. */
+enum status draft_markov_open(struct draft *d);
+void draft_markov_close(struct draft *d);
+/* draft_markov - drafts id[n_seq][n] from y[n][n_seq][hidden] (bmem), whose logits the target holds in that order.
+ * Collective on the TP group. */
+enum status draft_markov(struct draft *d, struct target *t, const struct draft_seq *seq, int n_seq, int n,
+                         const float *y, int32_t *id);
 
 static inline float *draft_f32(const struct buf *b)
 {

@@ -26,6 +26,7 @@ struct spec {
     int32_t *argmax;             /* [cap_rows] */
     int32_t *decision;           /* [max_seqs][2] accepted, bonus: the message of rank 0 */
     int *n_commit;               /* [max_seqs] */
+    int32_t *width;              /* [max_seqs] rows to verify: the anchor and the drafts that are worth it */
     uint8_t *damaged;            /* [max_seqs] its draft is not made of numbers */
     float *logits;               /* host [cap_rows][vocab], only with the logits hook */
 };
@@ -45,9 +46,11 @@ static enum status check_options(const struct draft *d, const struct spec_option
     if (p->block < 1) return ERR(ST_E_RANGE, "spec: block is %d, at least 1 is needed", p->block);
     if (p->block == 1) return ST_OK;
     if (!d) return ERR(ST_E_INTERNAL, "spec: block %d without a draft model; plain decoding has block 1", p->block);
-    if (p->block > draft_config_of(d)->block)
-        return ERR(ST_E_RANGE, "spec: block is %d, the draft's block_size is %d; ask for at most that", p->block,
-                   draft_config_of(d)->block);
+    if (p->block > draft_verify_rows(draft_config_of(d)))
+        return ERR(ST_E_RANGE, "spec: block is %d, the draft is verified with %d rows; ask for at most that", p->block,
+                   draft_verify_rows(draft_config_of(d)));
+    if (p->confidence > 0 && !draft_confidence(d))
+        return ERR(ST_E_INTERNAL, "spec: a confidence of %g without the draft's confidence head", p->confidence);
     if ((p->source == SPEC_ORACLE || p->source == SPEC_WRONG) && !p->oracle)
         return ERR(ST_E_INTERNAL, "spec: oracle and wrong proposals need the oracle");
     return ST_OK;
@@ -89,10 +92,11 @@ static enum status new_arrays(struct spec *s)
     s->argmax = mem_alloc(rows, sizeof *s->argmax, "target tokens");
     s->decision = mem_alloc(2 * seqs, sizeof *s->decision, "decisions");
     s->n_commit = mem_alloc(seqs, sizeof *s->n_commit, "commits");
+    s->width = mem_alloc(seqs, sizeof *s->width, "verify widths");
     s->damaged = mem_alloc(seqs, 1, "damaged sequences");
     if (s->opt.logits) s->logits = mem_alloc(rows * (size_t)s->vocab, sizeof *s->logits, "logits rows");
-    int whole = s->b.seq && s->b.id && s->context && s->block && s->drafts && s->argmax && s->decision && s->n_commit && s->damaged &&
-                (s->logits || !s->opt.logits);
+    int whole = s->b.seq && s->b.id && s->context && s->block && s->drafts && s->argmax && s->decision && s->n_commit &&
+                s->width && s->damaged && (s->logits || !s->opt.logits);
     return whole ? ST_OK : ST_E_NOMEM;
 }
 
@@ -136,6 +140,7 @@ void spec_close(struct spec *s)
     mem_free(s->argmax);
     mem_free(s->decision);
     mem_free(s->n_commit);
+    mem_free(s->width);
     mem_free(s->damaged);
     mem_free(s->logits);
     mem_free(s);
@@ -179,30 +184,50 @@ static enum status propose(struct spec *s, struct spec_seq *const *q, int n)
     return ST_OK;
 }
 
+/* How many rows of each sequence are verified. Rank 0 says it where it depends on values. */
+static enum status set_widths(struct spec *s, int n)
+{
+    int per = s->opt.block - 1, by_confidence = s->d && s->opt.source == SPEC_DRAFT && s->opt.confidence > 0;
+    for (int i = 0; i < n; i++) s->width[i] = s->opt.block;
+    if (!by_confidence) return ST_OK;
+    const float *c = draft_confidence(s->d);
+    for (int i = 0; i < n; i++) {
+        int k = 0;
+        while (k < per && c[i * per + k] >= s->opt.confidence) k++;
+        s->width[i] = k + 1;
+    }
+    TRY(s->comm.bcast(s->comm.ctx, s->width, (size_t)n * sizeof *s->width));
+    for (int i = 0; i < n; i++)
+        if (s->width[i] < 1 || s->width[i] > s->opt.block)
+            return ERR(ST_E_INTERNAL, "spec: %d rows to verify, at most %d", s->width[i], s->opt.block);
+    return ST_OK;
+}
+
 /* ---- verification --------------------------------------------------------------------------------- */
 
 static void set_batch(struct spec *s, struct spec_seq *const *q, int n)
 {
-    int rows = s->opt.block;
-    s->b.kind = rows > 1 ? BATCH_VERIFY : BATCH_DECODE;
+    int per = s->opt.block - 1, row0 = 0;
+    s->b.kind = per > 0 ? BATCH_VERIFY : BATCH_DECODE;
     s->b.n_seq = n;
-    s->b.n_rows = n * rows;
     for (int i = 0; i < n; i++) {
-        s->b.seq[i] = (struct batch_seq){.slot = q[i]->slot, .row0 = i * rows, .n_rows = rows, .pos0 = q[i]->pos,
+        int rows = s->width[i];
+        s->b.seq[i] = (struct batch_seq){.slot = q[i]->slot, .row0 = row0, .n_rows = rows, .pos0 = q[i]->pos,
                                          .n_draft = rows - 1, .want_logits = rows};
-        s->b.id[i * rows] = q[i]->out[q[i]->n_out - 1];
-        for (int j = 1; j < rows; j++) s->b.id[i * rows + j] = s->drafts[i * (rows - 1) + j - 1];
+        s->b.id[row0] = q[i]->out[q[i]->n_out - 1];
+        for (int j = 1; j < rows; j++) s->b.id[row0 + j] = s->drafts[i * per + j - 1];
+        row0 += rows;
     }
+    s->b.n_rows = row0;
 }
 
 /* rank 0 decides for all sequences; the others take its word in one message */
 static enum status decide(struct spec *s, int n)
 {
-    int rows = s->opt.block;
     if (s->comm.rank == 0)
         for (int i = 0; i < n; i++) {
-            const int32_t *top = s->argmax + i * rows;
-            int a = accept_greedy(s->drafts + i * (rows - 1), top, rows - 1);
+            const int32_t *top = s->argmax + s->b.seq[i].row0;
+            int a = accept_greedy(s->drafts + i * (s->opt.block - 1), top, s->width[i] - 1);
             int sound = top[a] >= 0 && !s->damaged[i];
             s->decision[2 * i] = sound ? a : 0;
             s->decision[2 * i + 1] = sound ? top[a] : -1;
@@ -250,8 +275,8 @@ static enum status commit(struct spec *s, struct spec_seq *const *q, int n)
 {
     for (int i = 0; i < n; i++) {
         int a = s->decision[2 * i];
-        if (a < 0 || a >= s->opt.block)
-            return ERR(ST_E_INTERNAL, "spec: %d accepted of %d drafts", a, s->opt.block - 1);
+        if (a < 0 || a >= s->width[i])
+            return ERR(ST_E_INTERNAL, "spec: %d accepted of %d drafts", a, s->width[i] - 1);
         s->n_commit[i] = a + 1;
     }
     if (s->b.kind == BATCH_DECODE) return ST_OK; /* one row, absorbed by the forward */
@@ -260,9 +285,11 @@ static enum status commit(struct spec *s, struct spec_seq *const *q, int n)
 }
 
 /* tokens that reach the output: the accepted drafts and the bonus, up to EOS or the budget */
-static void emit(struct spec *s, struct spec_seq *q, const int32_t *draft, int accepted, int32_t bonus)
+static void emit(struct spec *s, struct spec_seq *q, int i)
 {
-    int k = 0;
+    const int32_t *draft = s->drafts + i * (s->opt.block - 1);
+    int k = 0, accepted = s->decision[2 * i];
+    int32_t bonus = s->decision[2 * i + 1];
     if (bonus < 0) { /* damaged state: nothing of this round counts, and nothing follows */
         q->stop = STOP_FAILED;
         return;
@@ -275,7 +302,7 @@ static void emit(struct spec *s, struct spec_seq *q, const int32_t *draft, int a
         else if (q->n_out >= q->max_new) q->stop = STOP_LENGTH;
     }
     q->pos += accepted + 1;
-    if (s->opt.block > 1) q->round[q->n_rounds++] = (struct spec_round){s->opt.block - 1, accepted, k, bonus};
+    if (s->opt.block > 1) q->round[q->n_rounds++] = (struct spec_round){s->width[i] - 1, accepted, k, bonus};
 }
 
 static void show_logits(const struct spec *s, struct spec_seq *const *q, int n)
@@ -324,14 +351,14 @@ enum status spec_round(struct spec *s, struct spec_seq *const *q, int n, double 
     double t0 = now_s();
     memset(s->damaged, 0, (size_t)n);
     if (s->d) TRY(propose(s, q, n));
+    TRY(set_widths(s, n));
     double t1 = now_s();
     TRY(verify(s, q, n));
     double t2 = now_s();
     TRY(commit(s, q, n));
     TRY(ops_check(s->o));
     show_logits(s, q, n);
-    for (int i = 0; i < n; i++)
-        emit(s, q[i], s->drafts + i * (s->opt.block - 1), s->decision[2 * i], s->decision[2 * i + 1]);
+    for (int i = 0; i < n; i++) emit(s, q[i], i);
     double t3 = now_s();
     if (draft_s) *draft_s += t1 - t0;
     if (verify_s) *verify_s += t2 - t1;

@@ -3,7 +3,7 @@
  * Round: draft block -> VERIFY batch -> greedy accept -> commit a+1 rows -> emit, clip at EOS and budget.
  * Plain (no draft): DECODE batch of one row per sequence. No MPI here; decisions are taken on TP rank 0 and
  * broadcast through tp_comm, so ranks never disagree. The round allocates nothing.
- * Source: dflash notes section 4. */
+ * Source: dflash notes sections 4, 7. */
 #ifndef PDFLASH_MODEL_SPEC_H
 #define PDFLASH_MODEL_SPEC_H
 
@@ -11,7 +11,8 @@
 
 enum stop_reason { STOP_NONE, STOP_EOS, STOP_LENGTH, STOP_FAILED, STOP_ABORTED };
 
-struct spec_round { int proposed, accepted, emitted; int32_t bonus; }; /* accepted: before EOS/budget clipping */
+/* proposed: drafts verified; accepted: before EOS/budget clipping */
+struct spec_round { int proposed, accepted, emitted; int32_t bonus; };
 
 struct spec_seq { /* one request while it decodes */
     int request;          /* question index */
@@ -31,7 +32,9 @@ enum spec_source { SPEC_DRAFT, SPEC_ORACLE, SPEC_WRONG, SPEC_RANDOM }; /* tests 
 struct spec; /* opaque: target, draft, state, batch arrays */
 
 struct spec_options {
-    int block;            /* verify rows per sequence; 1: plain decoding */
+    int block;            /* most verify rows per sequence, at most draft_verify_rows; 1: plain decoding */
+    double confidence;    /* verify the drafts before the first one whose confidence is below; 0: all. Needs a draft
+                           * opened with confidence. The cut depends on tokens before it only, so nothing is lost. */
     int max_seqs;         /* most sequences in one round */
     int eos;
     enum spec_source source;

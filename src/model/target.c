@@ -330,17 +330,32 @@ const float *target_logits(const struct target *t, int *n_p)
     return t->logits;
 }
 
-enum status target_argmax_rows(struct target *t, int32_t *id)
+static enum status argmax_of(struct target *t, const float *row, int n, int32_t *id)
 {
-    int n = t->n_logits, v = vocab_local(t);
-    if (n == 0) return ST_OK;
-    t->o->argmax(t->o, t->logits, v, n, v, t->arg_val, id);
+    int v = vocab_local(t);
+    t->o->argmax(t->o, row, v, n, v, t->arg_val, id);
     for (int i = 0; i < n; i++)
         if (id[i] >= 0) id[i] += t->shard.vocab.begin;
     TRY(t->comm.argmax(t->comm.ctx, t->arg_val, id, n));
     for (int i = 0; i < n; i++)
         if (isnan(t->arg_val[i])) id[i] = -1;
     return ST_OK;
+}
+
+enum status target_argmax_rows(struct target *t, int32_t *id)
+{
+    return t->n_logits ? argmax_of(t, t->logits, t->n_logits, id) : ST_OK;
+}
+
+enum status target_argmax_biased(struct target *t, int first, int n, const float *bias, int cols, int32_t *id)
+{
+    int v = vocab_local(t);
+    if (cols != v) return ERR(ST_E_INTERNAL, "a bias of %d columns for logits of %d", cols, v);
+    if (first < 0 || n < 1 || n > t->n_logits - first)
+        return ERR(ST_E_INTERNAL, "rows [%d, %d) of %d rows of logits", first, first + n, t->n_logits);
+    float *row = t->logits + (int64_t)first * v;
+    t->o->add(t->o, row, bias, (int64_t)n * v);
+    return argmax_of(t, row, n, id);
 }
 
 enum status target_argmax(struct target *t, int32_t *id)

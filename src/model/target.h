@@ -76,6 +76,9 @@ const float *target_logits(const struct target *t, int *n_p);
 enum status target_argmax(struct target *t, int32_t *id);
 /* target_argmax_rows - the same, but a row of NaN gives id -1 and no error: other rows of the batch are sound. */
 enum status target_argmax_rows(struct target *t, int32_t *id);
+/* target_argmax_biased - rows [first, first + n) of the logits gain bias[n][cols] (bmem, this rank's columns of the
+ * vocabulary, cols of them), and id[n] are their greedy tokens, -1 for a row of NaN. Collective on the TP group. */
+enum status target_argmax_biased(struct target *t, int first, int n, const float *bias, int cols, int32_t *id);
 /* target_gather_logits - full rows y[n][vocab] on host; valid on TP rank 0. Collective. */
 enum status target_gather_logits(struct target *t, float *y);
 

@@ -30,6 +30,7 @@ enum ops_act { ACT_FP32, ACT_BF16 };
 enum ops_kv { OPS_KV_BF16, OPS_KV_FP32 }; /* same values as plan's enum kv_dtype */
 
 enum mat_kind { MAT_BF16, MAT_MXFP4 };
+enum { OPS_ROPE_DIM = 256 }; /* widest head of rope_scaled */
 
 /* A weight matrix [n][k] prepared (packed) by the backend. Zeroed struct = empty. */
 struct mat {
@@ -194,6 +195,10 @@ struct ops {
     /* rope: half-split rotation of x[t][heads][d] (ldx) in place; row i at position pos[i] (host array);
      * angle = pos * theta^(-2j/d) in double, cos and sin rounded to FP32 */
     void (*rope)(struct ops *o, float *x, int64_t ldx, const int32_t *pos, int t, int heads, int d, double theta);
+    /* rope_scaled: the same rotation by other angles: angle = pos * inv[j] in double, inv [d/2] host,
+     * d <= OPS_ROPE_DIM; cos and sin are multiplied by amplitude and then rounded to FP32 */
+    void (*rope_scaled)(struct ops *o, float *x, int64_t ldx, const int32_t *pos, int t, int heads, int d,
+                        const double *inv, double amplitude);
     /* kv_write: rows x[t][heads][d] (ldx) into head-major pages [heads][page][d]; a sequence writes n_rows
      * rows at pos0; rounds to kv */
     void (*kv_write)(struct ops *o, const float *x, int64_t ldx, int heads, int d, const struct paged *cache,

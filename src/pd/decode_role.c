@@ -221,6 +221,7 @@ static enum status open_role(struct decoder *p)
     const struct run_config *r = p->r;
     TRY(world_agree(w, engine_open(w, r, &p->e)));
     struct spec_options so = {.block = r->block,
+                              .confidence = r->confidence,
                               .max_seqs = p->n_active,
                               .eos = r->c->eos,
                               .source = SPEC_DRAFT,

@@ -30,14 +30,16 @@ static int64_t sum_values(const struct config *c, const struct group *g, int row
     return (int64_t)rows * (c->hidden > routed ? c->hidden : routed);
 }
 
-static enum status open_draft(struct world *w, const struct run_config *r, int rows, struct engine *e)
+static enum status open_draft(struct world *w, const struct run_config *r, int rows, int seqs, struct engine *e)
 {
     struct draft_spec s = {.tp = w->role.role == ROLE_DECODE ? w->topo.decode.tp : w->topo.prefill.tp,
                            .tp_rank = w->role.tp_rank,
                            .max_rows = rows,
+                           .max_seqs = seqs,
                            .kv = (enum ops_kv)r->transfer.plan.draft_kv};
     if (w->role.role == ROLE_DECODE) {
         s.parts = DRAFT_FC | DRAFT_CONTEXT | DRAFT_BLOCK;
+        s.confidence = r->confidence > 0;
         s.n_taps = r->d->n_taps;
         for (int i = 0; i < s.n_taps; i++) s.tap[i] = i;
     } else {
@@ -81,7 +83,7 @@ enum status engine_open(struct world *w, const struct run_config *r, struct engi
                             .absorbed_prefill = r->absorbed_prefill};
     TRY_GO(st, target_open(r->o, r->c, r->ckpt, &s, &e->comm, &e->t), fail);
     if (r->d) prefill_stage_taps(&e->stage, r->c, r->d, pp, w->role.stage);
-    if (r->d) TRY_GO(st, open_draft(w, r, rows, e), fail);
+    if (r->d) TRY_GO(st, open_draft(w, r, rows, decode ? decode_rows / r->block : 0, e), fail);
     TRY_GO(st, r->o->prepare(r->o, rows), fail);
     TRY_GO(st, open_state(w, r, e), fail);
     e->stage.t = e->t;

@@ -44,6 +44,7 @@ static const struct rule rules[] = { /* what a person can act on first, hashes l
     {"pages_per_slot", offsetof(struct descriptor, pages_per_slot), U32, 1, DECODE_RANKS, one_option},
     {"slot_bytes", offsetof(struct descriptor, slot_bytes), U64, 1, DECODE_RANKS, one_option},
     SAME(block, U32, one_draft),
+    SAME(confidence, F64, one_option),
     SAME(mask_id, U32, one_draft),
     SAME(n_taps, U32, one_draft),
     {"tap", offsetof(struct descriptor, tap), I32, CONFIG_MAX_TAPS, EVERY_RANK, one_draft},

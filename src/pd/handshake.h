@@ -9,17 +9,17 @@
 #include "pd/world.h"
 #include "plan/layout.h"
 
-enum { HANDSHAKE_VERSION = 1 };
+enum { HANDSHAKE_VERSION = 2 };
 
 struct descriptor { /* plain numbers only; same layout on every rank of a build */
     uint32_t version, struct_bytes;
     uint32_t endian;              /* 0x01020304 as written by the sender */
     uint32_t role, stage, tp, tp_rank, pp;
     uint64_t build, target_config, draft_config, tokenizer, weights;
-    uint32_t draft_kind;          /* 0 none, 1 dflash */
+    uint32_t draft_kind;          /* enum draft_kind */
     uint32_t block, mask_id, n_taps, window;
     int32_t tap[CONFIG_MAX_TAPS];
-    double rope_theta;
+    double rope_theta, confidence;
     uint32_t page, order, kv, draft_kv, temporal_bytes;
     uint32_t pages_per_slot, n_slots;
     uint32_t draft_heads, draft_head_dim, draft_layers, draft_heads_per_rank, draft_first_head;

@@ -37,6 +37,7 @@ struct run_config {
     struct transfer_options transfer;   /* with the plan options: page, chunk, slots, kv types */
     enum coll_kind coll;
     int block;                          /* verify rows; 1: plain */
+    double confidence;                  /* DSpark: see spec_options; 0: verify all drafts */
     int max_new;
     int absorbed_prefill;
     double watchdog_s;

@@ -11,7 +11,7 @@ static void draft_fields(const struct run_config *r, const struct rank_role *rol
     const struct draft_config *d = r->d;
     if (!d) return;
     struct range heads = split_kv_heads(d->kv_heads, tp, role->tp_rank);
-    x->draft_kind = 1;
+    x->draft_kind = (uint32_t)d->kind;
     x->draft_config = d->hash;
     x->mask_id = (uint32_t)d->mask_id;
     x->window = (uint32_t)d->window;
@@ -86,6 +86,7 @@ enum status run_handshake(struct world *w, const struct run_config *r, uint64_t 
     x.tokenizer = tokenizer;
     x.weights = weights;
     x.block = (uint32_t)r->block;
+    x.confidence = r->confidence;
     x.page = (uint32_t)p->page;
     x.order = (uint32_t)p->order;
     x.kv = (uint32_t)p->kv;

@@ -74,6 +74,8 @@ static int64_t draft_bytes(const struct draft_config *d, int tp, int whole)
         layer += 2 * mul(q_ch, d->hidden) + d->head_dim + 2 * (int64_t)d->hidden; /* q, o, q_norm, two norms */
         layer += 3 * mul(d->inter / tp, d->hidden);
         n += d->hidden; /* final norm */
+        /* Markov head: W1 whole, W2 by vocabulary; the confidence head (one row) is loaded on demand only */
+        if (d->kind == DRAFT_DSPARK) n += mul(d->markov_rank, (int64_t)d->vocab + d->vocab / tp);
     }
     return (n + d->n_layers * layer) * BF16;
 }

@@ -17,7 +17,32 @@ expect 1 "unknown speculation" "'medusa' is unknown" "$PDFLASH" $base --single -
 expect 1 "unknown kv type" "'fp8' is unknown" "$PDFLASH" $base --single --kv-dtype fp8
 expect 1 "block without speculation" "block 4" "$PDFLASH" $base --single --spec none --block 4
 expect 2 "eagle3" "paused" "$PDFLASH" $base --single --spec eagle3
-expect 2 "dspark" "dspark" "$PDFLASH" $base --single --spec dspark
+spark="--draft inputs/k3-nano-dspark --spec dspark"
+expect 2 "dspark with a dflash draft" "k3-nano-dflash/config.json: architectures: this is a dflash draft and --spec says dspark" \
+    "$PDFLASH" $base --single --spec dspark
+expect 2 "dflash with a dspark draft" "k3-nano-dspark/config.json: architectures: this is a dspark draft and --spec says dflash" \
+    "$PDFLASH" $base --single --draft inputs/k3-nano-dspark
+expect 1 "confidence without dspark" "confidence 0.5 has no meaning with --spec dflash" "$PDFLASH" $base --single --confidence 0.5
+expect 1 "confidence above 1" "out of range" "$PDFLASH" $base $spark --single --confidence 1.5
+expect 2 "block larger than gamma + 1" "block_size 7; choose 2 to 8" "$PDFLASH" $base $spark --single --block 9
+# edited NAME FROM TO : a copy of the DSpark draft with one line of its config changed
+edited() {
+    mkdir -p "$W/$1"
+    cp inputs/k3-nano-dspark/model.safetensors "$W/$1"
+    sed "s/$2/$3/" inputs/k3-nano-dspark/config.json >"$W/$1/config.json"
+}
+edited gated '"markov_head_type": "vanilla"' '"markov_head_type": "gated"'
+edited rnn '"markov_head_type": "vanilla"' '"markov_head_type": "rnn"'
+edited slots '"sample_from_anchor": true' '"sample_from_anchor": false'
+edited eagle 'DSparkDraftModel' 'Eagle3DraftModel'
+edited bald '"enable_confidence_head": true' '"enable_confidence_head": false'
+for f in "gated markov_head_type: found \"gated\", but only \"vanilla\"" "rnn markov_head_type: found \"rnn\", but only \"vanilla\"" \
+    "slots sample_from_anchor: found false, but only true" "eagle \"Eagle3DraftModel\" is not implemented as a draft"; do
+    expect 2 "dspark config: ${f%% *}" "${f%% *}/config.json: .*${f#* }" "$PDFLASH" $base --single --draft "$W/${f%% *}" --spec dspark
+    expect 2 "dspark config, plan: ${f%% *}" "${f#* }" "$PDFLASH" plan --model inputs/k3-nano --draft "$W/${f%% *}" --spec dspark
+done
+expect 2 "confidence without the head" "bald/config.json: enable_confidence_head: found false" \
+    "$PDFLASH" $base --single --draft "$W/bald" --spec dspark --confidence 0.5
 expect 1 "dflash without a draft" "--draft" \
     "$PDFLASH" run --model inputs/k3-nano --prompts "$W/p.h5" --out "$W/o.h5" --single
 expect 2 "block larger than trained" "block_size 16" "$PDFLASH" $base --single --block 32

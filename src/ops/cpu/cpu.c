@@ -164,6 +164,7 @@ static const struct ops cpu_table = {
     .moe = cpu_moe,
     .argmax = cpu_argmax,
     .rope = cpu_rope,
+    .rope_scaled = cpu_rope_scaled,
     .kv_write = cpu_kv_write,
     .draft_attend = cpu_draft_attend,
 };

@@ -57,6 +57,8 @@ void cpu_argmax(struct ops *o, const float *logits, int64_t ldx, int t, int n, f
 
 /* ---- draft.c ----------------------------------------------------------------------------------- */
 void cpu_rope(struct ops *o, float *x, int64_t ldx, const int32_t *pos, int t, int heads, int d, double theta);
+void cpu_rope_scaled(struct ops *o, float *x, int64_t ldx, const int32_t *pos, int t, int heads, int d, const double *inv,
+                     double amplitude);
 void cpu_kv_write(struct ops *o, const float *x, int64_t ldx, int heads, int d, const struct paged *cache,
                   const struct seq_rows *seq, int n_seq);
 void cpu_draft_attend(struct ops *o, const float *q, int64_t ldq, const float *kb, int64_t ldk, const float *vb,

@@ -22,23 +22,38 @@ CPU_CLONES static void draft_rotate(float *restrict a, float *restrict b, const 
     }
 }
 
-void cpu_rope(struct ops *o, float *x, int64_t ldx, const int32_t *pos, int t, int heads, int d, double theta)
+/* cs: room for d floats; amplitude 1 multiplies nothing away */
+static void rotate_rows(float *x, int64_t ldx, const int32_t *pos, int t, int heads, int d, const double *inv,
+                        double amplitude, float *cs)
 {
     int half = d / 2;
-    double *inv = cpu_scratch(o, (size_t)half * (sizeof *inv + 2 * sizeof(float)));
-    if (!inv) return;
-    float *c = (float *)(inv + half), *s = c + half;
-    for (int j = 0; j < half; j++) inv[j] = pow(theta, -2.0 * j / d);
+    float *c = cs, *s = c + half;
     for (int i = 0; i < t; i++) {
         for (int j = 0; j < half; j++) {
-            c[j] = (float)cos(pos[i] * inv[j]);
-            s[j] = (float)sin(pos[i] * inv[j]);
+            c[j] = (float)(amplitude * cos(pos[i] * inv[j]));
+            s[j] = (float)(amplitude * sin(pos[i] * inv[j]));
         }
         for (int h = 0; h < heads; h++) {
             float *row = x + i * ldx + (int64_t)h * d;
             draft_rotate(row, row + half, c, s, half);
         }
     }
+}
+
+void cpu_rope(struct ops *o, float *x, int64_t ldx, const int32_t *pos, int t, int heads, int d, double theta)
+{
+    int half = d / 2;
+    double *inv = cpu_scratch(o, (size_t)half * (sizeof *inv + 2 * sizeof(float)));
+    if (!inv) return;
+    for (int j = 0; j < half; j++) inv[j] = pow(theta, -2.0 * j / d);
+    rotate_rows(x, ldx, pos, t, heads, d, inv, 1, (float *)(inv + half));
+}
+
+void cpu_rope_scaled(struct ops *o, float *x, int64_t ldx, const int32_t *pos, int t, int heads, int d, const double *inv,
+                     double amplitude)
+{
+    float *cs = cpu_scratch(o, (size_t)d * sizeof *cs);
+    if (cs) rotate_rows(x, ldx, pos, t, heads, d, inv, amplitude, cs);
 }
 
 void cpu_kv_write(struct ops *o, const float *x, int64_t ldx, int heads, int d, const struct paged *cache,
