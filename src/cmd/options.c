@@ -48,6 +48,10 @@ const struct opt_row options_table[] = {
     {"tag",         OPT_STR,    AT(tag),         "run",     "TEXT",   NULL, 0, 0, CMD_RUN, 0, "part of the run id"},
     {"inject",      OPT_LIST,   AT(inject),      NULL,      "KIND:ARGS", NULL, 0, 0, CMD_RUN, 0, "faults for tests: prefill.page=32, kill:RANK@ORDER, drop:COMP@RANK, delay:STAGE@MS, flip:COMP@RANK, fail:STAGE@REQUEST, abort:REQUEST@TICKS, build:RANK"},
     {"json",        OPT_FLAG,   AT(json),        NULL,      NULL,     NULL, 0, 0, CMD_SHOW | CMD_PLAN | CMD_BENCH_TRANSFER, 0, "print one JSON object"},
+    {"html",        OPT_STR,    AT(html),        NULL,      "FILE",   NULL, 0, 0, CMD_SHOW, 0, "write one self-contained page: all charts, and several results compared"},
+    {"trace",       OPT_STR,    AT(trace),       NULL,      "FILE",   NULL, 0, 0, CMD_SHOW, 0, "write requests and ranks over time as Chrome trace events (Perfetto)"},
+    {"csv",         OPT_STR,    AT(csv),         NULL,      "FILE",   NULL, 0, 0, CMD_SHOW, 0, "write one line a row of the results"},
+    {"reference",   OPT_STR,    AT(reference),   NULL,      "FILE",   NULL, 0, 0, CMD_SHOW, 0, "earlier results (a --spec none run), or JSON with output_tps_decode: print the decision, continue or diagnose"},
     {"sizes",       OPT_STR,    AT(sizes),       "4,16,64,256", "KIB,...", NULL, 0, 0, CMD_BENCH_TRANSFER, 0, "bytes of one head's page, in KiB"},
     {"mib",         OPT_INT,    AT(mib),         "32",      "N",      NULL, 1, 65536, CMD_BENCH_TRANSFER, 0, "MiB to each decode rank in a repetition"},
     {"reps",        OPT_INT,    AT(reps),        "15",      "N",      NULL, 1, BENCH_REPS_MAX, CMD_BENCH_TRANSFER, 0, "repetitions; medians are printed"},
@@ -64,7 +68,7 @@ static const char *usage(enum command cmd)
     case CMD_RUN:
         return "mpirun -n N pdflash run --model DIR --draft DIR --prompts prompts.h5 --out results.h5 \\\n"
                "           --prefill pp=8,tp=1 --decode tp=8 [options]       N = pp*tp of prefill + tp of decode";
-    case CMD_SHOW: return "pdflash show results.h5 [--json]";
+    case CMD_SHOW: return "pdflash show results.h5 [more.h5 ...] [--json] [--html FILE] [--trace FILE] [--csv FILE] [--reference FILE]";
     case CMD_GRADE: return "pdflash grade results.h5";
     case CMD_BENCH_TRANSFER:
         return "mpirun -n N pdflash bench transfer --prefill tp=S --decode tp=D [options]\n"

@@ -19,6 +19,7 @@ struct options {
     const char *model, *draft, *prompts, *out, *evidence, *dump_logits, *tag;
     const char *jsonl, *shots_from; /* prompts */
     int json;                       /* show, plan, bench */
+    const char *html, *trace, *csv, *reference; /* show */
     const char *sizes;              /* bench transfer */
     int mib, reps;
     /* topology */
