@@ -110,16 +110,14 @@ static void survival(const struct page *p, double w, double h)
     const struct report *r = p->file[p->at].report;
     struct axis x = {1, r->n_bins > 2 ? r->n_bins - 1 : 2, 52, w - 16}, y = {0, 1, h - 40, 12};
     int every = r->n_bins > 20 ? r->n_bins / 16 : 1;
-    double px = 0, py = 0;
     svg_open(p->f, w, h, "share of verify steps that accept each position");
     svg_axis_y(p->f, &y, x.a, x.b, 5, PAGE_PERCENT);
-    for (int32_t i = 0; i + 1 < r->n_bins; i++) {
-        double at = axis_at(&x, i + 1), v = axis_at(&y, report_accept_at(r, i));
-        if (i > 0) svg_line(p->f, px, py, at, v, "l-main");
-        if (i % every == 0) svg_text(p->f, at, y.a + 15, "middle", "tick", "%d", i + 1);
-        px = at;
-        py = v;
-    }
+    svg_path_open(p->f, "l-main");
+    for (int32_t i = 0; i + 1 < r->n_bins; i++)
+        svg_path_point(p->f, axis_at(&x, i + 1), axis_at(&y, report_accept_at(r, i)));
+    svg_path_close(p->f);
+    for (int32_t i = 0; i + 1 < r->n_bins; i += every)
+        svg_text(p->f, axis_at(&x, i + 1), y.a + 15, "middle", "tick", "%d", i + 1);
     for (int32_t i = 0; i + 1 < r->n_bins && r->n_bins <= 40; i++)
         svg_dot(p->f, axis_at(&x, i + 1), axis_at(&y, report_accept_at(r, i)), 3, "c-main", "position %d: %.2f %%", i + 1,
                 100 * report_accept_at(r, i));

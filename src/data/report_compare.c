@@ -92,7 +92,7 @@ static void figures(const struct page *p)
             one.at = i;
             fputs("<td>", p->f);
             page_number(&one, v, figure[k].unit, "%s", figure[k].key);
-            if (rate && i > 0 && first > 0 && isfinite(v)) fprintf(p->f, " <small>%.2f of the first</small>", v / first);
+            if (rate && i > 0 && first > 0 && isfinite(v)) fprintf(p->f, " <small>%.2f &#215; the first</small>", v / first);
             fputs("</td>", p->f);
         }
         fputs("</tr>\n", p->f);
@@ -123,6 +123,7 @@ static void accuracy(const struct page *p)
 {
     struct axis x = {0, 1, 190, WIDTH - 90};
     double h = 26 * (double)p->n + 46;
+    fputs("<p>Accuracy under openai's rule with 95 % Wilson intervals:</p>\n", p->f);
     svg_open(p->f, WIDTH, h, "accuracy of each file with Wilson intervals");
     svg_axis_x(p->f, &x, h - 38, 4, 10, PAGE_PERCENT, "");
     for (size_t i = 0; i < p->n; i++) {
@@ -178,9 +179,11 @@ static void survival(const struct page *p)
     for (size_t i = 0; i < p->n; i++) {
         const struct report *r = p->file[i].report;
         snprintf(cls, sizeof cls, "t%zu", i % SERIES);
-        for (int32_t b = 0; b + 2 < r->n_bins && r->steps > 0; b++)
-            svg_line(p->f, axis_at(&x, b + 1), axis_at(&y, report_accept_at(r, b)), axis_at(&x, b + 2),
-                     axis_at(&y, report_accept_at(r, b + 1)), cls);
+        if (r->steps == 0 || r->n_bins < 2) continue;
+        svg_path_open(p->f, cls);
+        for (int32_t b = 0; b + 1 < r->n_bins; b++)
+            svg_path_point(p->f, axis_at(&x, b + 1), axis_at(&y, report_accept_at(r, b)));
+        svg_path_close(p->f);
     }
     svg_line(p->f, x.a, y.a, x.b, y.a, "axis");
     svg_text(p->f, x.b, 224, "end", "tick", "draft position");

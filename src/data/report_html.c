@@ -14,12 +14,13 @@ static const char css[] =
     "border-top:1px solid var(--rule)}h4{margin:14px 0 0;font-size:14px;color:var(--soft)}p{margin:4px 0 10px;max-width:105ch}\n"
     "section{background:#fff;border:1px solid var(--rule);border-radius:10px;padding:22px 24px;margin:22px 0}"
     ".sub{color:var(--soft);overflow-wrap:anywhere}\n"
-    ".tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(160px,1fr));gap:12px;margin:18px 0 4px}"
+    ".tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(185px,1fr));gap:12px;margin:18px 0 4px}"
     ".tile{border:1px solid var(--rule);border-radius:8px;padding:10px 14px}.tile b{display:block;font-size:21px;"
     "font-variant-numeric:tabular-nums;white-space:nowrap}.tile span.l{color:var(--soft);font-size:13px}\n"
     "table{border-collapse:collapse;margin:10px 0;font-size:13.5px;font-variant-numeric:tabular-nums}"
     "th,td{padding:4px 12px;border-bottom:1px solid var(--rule);text-align:right;vertical-align:top}"
     "tbody th,thead th:first-child,td.t{text-align:left}thead th{color:var(--soft);font-weight:600}"
+    "thead th[colspan]{text-align:center}"
     "td.t{overflow-wrap:anywhere;max-width:640px;white-space:pre-wrap}.scroll{overflow-x:auto}.wide{display:block;"
     "overflow-x:auto}\n"
     "svg{max-width:100%;height:auto;display:block;margin:6px 0}svg text{font-size:12px;fill:var(--ink)}svg .tick{"
@@ -29,7 +30,7 @@ static const char css[] =
     ".c-main{fill:var(--main);background:var(--main)}.c-send{fill:var(--send);background:var(--send)}"
     ".c-decode{fill:var(--decode);background:var(--decode)}.c-start{fill:var(--start);background:var(--start)}"
     ".c-wait{fill:var(--wait);background:var(--wait)}.c-band{fill:#cfdded;background:#cfdded}"
-    ".l-main{stroke:var(--main);stroke-width:2}\n"
+    ".l-main{fill:none;stroke:var(--main);stroke-width:2}\n"
     ".key i,th i{display:inline-block;width:11px;height:11px;border-radius:2px;margin:0 5px 0 12px}"
     ".key i:first-child{margin-left:0}.key{color:var(--soft);font-size:13.5px}\n"
     ".none{color:var(--soft);font-style:italic}.warn{border-left:4px solid var(--send);padding:4px 12px;background:#fdf5ec}"
@@ -51,10 +52,11 @@ static void head(const struct page *p)
     if (p->n > 1) fprintf(p->f, " and %zu more", p->n - 1);
     fprintf(p->f, "</title>\n<style>%s", css);
     for (size_t i = 0; i < sizeof series / sizeof series[0]; i++)
-        fprintf(p->f, ".s%zu{fill:%s;background:%s}.t%zu{stroke:%s;stroke-width:2}", i, series[i], series[i], i, series[i]);
+        fprintf(p->f, ".s%zu{fill:%s;background:%s}.t%zu{fill:none;stroke:%s;stroke-width:2;stroke-dasharray:%s}", i, series[i],
+                series[i], i, series[i], i == 0 ? "none" : i % 2 ? "6 6" : "2 4"); /* curves that coincide stay visible */
     fputs("</style></head>\n<body><main>\n<h1>pdflash report</h1>\n", p->f);
-    fprintf(p->f, "<p class=\"sub\">%zu result file%s. Nothing here was not measured: what a file does not hold is called "
-                  "not measured or not recorded.</p>\n", p->n, p->n > 1 ? "s" : "");
+    fprintf(p->f, "<p class=\"sub\">%zu result file%s. All figures come from the file%s; what is not there is said to be not "
+                  "measured or not recorded.</p>\n", p->n, p->n > 1 ? "s" : "", p->n > 1 ? "s" : "");
     if (p->n < 2) return;
     fputs("<nav><a href=\"#comparison\">comparison</a>", p->f);
     for (size_t i = 0; i < p->n; i++) {

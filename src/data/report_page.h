@@ -44,8 +44,10 @@ void svg_dot(FILE *f, double x, double y, double r, const char *cls, const char 
 /* svg_text - anchor: "start", "middle", "end". */
 void svg_text(FILE *f, double x, double y, const char *anchor, const char *cls, const char *fmt, ...)
     __attribute__((format(printf, 6, 7)));
-/* svg_path - a polyline through n points. */
-void svg_path(FILE *f, const double *x, const double *y, size_t n, const char *cls);
+/* svg_path_open, _point, _close - a polyline, point by point. */
+void svg_path_open(FILE *f, const char *cls);
+void svg_path_point(FILE *f, double x, double y);
+void svg_path_close(FILE *f);
 
 struct axis { /* values lo..hi on places a..b */
     double lo, hi, a, b;

@@ -185,11 +185,18 @@ void svg_text(FILE *f, double x, double y, const char *anchor, const char *cls, 
     fputs("</text>\n", f);
 }
 
-void svg_path(FILE *f, const double *x, const double *y, size_t n, const char *cls)
+void svg_path_open(FILE *f, const char *cls)
 {
-    if (n == 0) return;
     fprintf(f, "<polyline class=\"%s\" points=\"", cls);
-    for (size_t i = 0; i < n; i++) fprintf(f, "%s%.2f,%.2f", i ? " " : "", x[i], y[i]);
+}
+
+void svg_path_point(FILE *f, double x, double y)
+{
+    fprintf(f, "%.2f,%.2f ", x, y);
+}
+
+void svg_path_close(FILE *f)
+{
     fputs("\"/>\n", f);
 }
 
