@@ -112,7 +112,7 @@ static void check_harmless(const struct xml_element *e)
 {
     static const char *const allowed[] = {"html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "h3", "h4",
         "p", "b", "i", "a", "nav", "section", "div", "span", "small", "code", "table", "thead", "tbody", "tr", "th", "td",
-        "details", "summary", "figure", "figcaption", "svg", "rect", "circle", "line", "polyline", "text"};
+        "details", "summary", "figure", "figcaption", "svg", "g", "rect", "circle", "line", "polyline", "text"};
     int known = 0;
     for (size_t i = 0; i < sizeof allowed / sizeof allowed[0]; i++) known |= strcmp(e->name, allowed[i]) == 0;
     ck_assert_msg(known, "element <%s>", e->name);
@@ -188,6 +188,13 @@ START_TEST(numbers_are_those_of_the_summary)
     ck_assert_int_ge(s.measured, 120);
     ck_assert_int_ge(s.svgs, 10); /* two attempts: throughput, requests and ranks twice */
     json_decref(s.keys);
+    char *text = NULL;
+    size_t n = 0;
+    FILE *out = open_memstream(&text, &n);
+    report_text(&o->p, out); /* the same of the ranks in plain text */
+    fclose(out);
+    ck_assert_ptr_nonnull(strstr(text, "        2     2 decode       0    0.000000    0.000000    0.000000    0.250000    5.000000\n"));
+    free(text);
     kit_close(o);
 }
 END_TEST

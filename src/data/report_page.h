@@ -38,6 +38,8 @@ void svg_close(FILE *f);
 /* svg_rect - tip (printf) is shown when the pointer rests on it; "" for none. Narrow ones are drawn 0.75 wide. */
 void svg_rect(FILE *f, double x, double y, double w, double h, const char *cls, const char *tip, ...)
     __attribute__((format(printf, 7, 8)));
+/* svg_faint - opacity (0..1) of the shapes up to the next svg_faint(f, 1); calls pair. */
+void svg_faint(FILE *f, double opacity);
 void svg_line(FILE *f, double x1, double y1, double x2, double y2, const char *cls);
 void svg_dot(FILE *f, double x, double y, double r, const char *cls, const char *tip, ...)
     __attribute__((format(printf, 6, 7)));

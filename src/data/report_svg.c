@@ -161,6 +161,14 @@ void svg_rect(FILE *f, double x, double y, double w, double h, const char *cls, 
     va_end(ap);
 }
 
+void svg_faint(FILE *f, double opacity)
+{
+    if (opacity < 1)
+        fprintf(f, "<g fill-opacity=\"%.2f\">", opacity);
+    else
+        fputs("</g>\n", f);
+}
+
 void svg_dot(FILE *f, double x, double y, double r, const char *cls, const char *tip, ...)
 {
     va_list ap;

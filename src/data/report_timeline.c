@@ -218,8 +218,12 @@ static void spans_of(const struct page *p, const struct axis *x, const struct re
         char who[48] = "";
         if (s->request >= 0) snprintf(who, sizeof who, " of question %d", s->request);
         if (s->count > 1) snprintf(who + strlen(who), sizeof who - strlen(who), ", %d stretches", s->count);
+        double share = s->end > s->begin ? s->busy / (s->end - s->begin) : 1;
+        int faint = s->count > 1 && share < 0.995; /* several stretches and what lies between them */
+        if (faint) svg_faint(p->f, fmax(share, 0.1));
         svg_rect(p->f, axis_at(x, s->begin), y, axis_at(x, s->end) - axis_at(x, s->begin), h, span_class[kind],
                  "rank %d: %s%s, %.6f to %.6f s, busy %.6f s", s->rank, span_label[kind], who, s->begin, s->end, s->busy);
+        if (faint) svg_faint(p->f, 1);
     }
 }
 
@@ -283,7 +287,8 @@ enum status page_ranks(const struct page *p)
     else
         fputs("<p class=\"key\"><i class=\"c-main\"></i>prefill chunk <i class=\"c-wait\"></i>waiting for the stage before "
               "<i class=\"c-send\"></i>sending state <i class=\"c-start\"></i>taking state <i class=\"c-decode\"></i>decode "
-              "round; right: share of the time at work, waiting left out</p>\n", p->f);
+              "round; right: share of the time at work, waiting left out. Pale: several "
+              "stretches with pauses between them</p>\n", p->f);
     int drawn_attempts = 0;
     for (size_t i = 0, m; i < n; i += m) {
         for (m = 1; i + m < n && r[i + m].attempt == r[i].attempt;) m++;

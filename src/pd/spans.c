@@ -18,7 +18,7 @@ void spans_close(struct spans *s)
     memset(s, 0, sizeof *s);
 }
 
-/* neighbours of one kind closer than gap_s become one; the order within a kind stays */
+/* neighbours of one kind within width_s become one; the order within a kind stays */
 static void compact(struct spans *s)
 {
     int last[SPAN_KIND_N], n = 0;
@@ -26,7 +26,7 @@ static void compact(struct spans *s)
     for (int i = 0; i < s->n; i++) {
         const struct span x = s->span[i];
         struct span *l = last[x.kind] >= 0 ? &s->span[last[x.kind]] : NULL;
-        if (l && x.begin_s - l->end_s <= s->gap_s) {
+        if (l && x.end_s - l->begin_s <= s->width_s) {
             if (x.end_s > l->end_s) l->end_s = x.end_s;
             l->busy_s += x.busy_s;
             l->count += x.count;
@@ -41,10 +41,7 @@ static void compact(struct spans *s)
 
 static void make_room(struct spans *s)
 {
-    do {
-        s->gap_s = s->gap_s > 0 ? 2 * s->gap_s : 1e-6;
-        compact(s);
-    } while (s->n > SPANS_MAX / 2);
+    for (compact(s); s->n > SPANS_MAX / 2; compact(s)) s->width_s = s->width_s > 0 ? 2 * s->width_s : 1e-6;
 }
 
 void spans_add(struct spans *s, enum span_kind kind, int request, double begin_s, double end_s)
@@ -54,7 +51,7 @@ void spans_add(struct spans *s, enum span_kind kind, int request, double begin_s
     s->span[s->n++] = (struct span){0, (int32_t)kind, request, 1, begin_s, end_s, end_s - begin_s};
 }
 
-/* root: counts become bytes and places; an int holds those of 87,000 ranks. Returns the spans of all ranks. */
+/* root: counts become bytes and places; an int holds those of 43,000 ranks. Returns the spans of all ranks. */
 static size_t layout(int n_ranks, int *bytes, int *at)
 {
     size_t total = 0;

@@ -1,9 +1,10 @@
 /* spans - when this rank was at work, and on what: a bounded record, for the Gantt chart of a run.
  *
  * One span is one stretch of work as the role loop measures it for rank_stats (the same two clock readings): nothing is
- * derived. The record holds SPANS_MAX spans however long the run is: when it is full, neighbours of one kind less than
- * gap_s apart become one span that knows how many it stands for and how long they were busy together, and gap_s doubles
- * until half of the room is free. So no work is lost, only resolution, and the token loop allocates nothing.
+ * derived. The record holds SPANS_MAX spans however long the run is: when it is full, neighbours of one kind that lie
+ * within width_s together become one span, which knows how many it stands for and how long they were busy, and width_s
+ * doubles until half of the room is free. So no work is lost, only resolution: at the end it is some hundredth of the run
+ * at worst. The token loop allocates nothing.
  * Times are world_now of the rank. Gaps between spans are idle or unmeasured time. */
 #ifndef PDFLASH_PD_SPANS_H
 #define PDFLASH_PD_SPANS_H
@@ -20,7 +21,7 @@ enum span_kind {
     SPAN_DECODE,  /* a round of speculation for all running requests */
     SPAN_KIND_N
 };
-enum { SPANS_MAX = 512 };
+enum { SPANS_MAX = 1024 };
 
 struct span { /* plain numbers: goes over MPI as bytes */
     int32_t rank; /* in the world; set by spans_gather */
@@ -33,7 +34,7 @@ struct span { /* plain numbers: goes over MPI as bytes */
 struct spans {
     struct span *span; /* [n] of one kind in order of time */
     int n;
-    double gap_s;
+    double width_s;
 };
 
 /* spans_open - room for SPANS_MAX. ST_E_NOMEM. Local. */
