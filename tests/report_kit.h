@@ -16,7 +16,9 @@
 #include "base/log.h"
 #include "data/report.h"
 
-#define HOSTILE "</title><script>alert(\"x\")</script><img src='//evil/x' onerror=\"y\">]]>&amp;&#x3c;&bogus;--><!--\x01\x1b[0m\xe2\x80\xa8"
+#define HOSTILE                                                                                                   \
+    "</title><script>alert(\"x\")</script><img src='//evil/x' onerror=\"y\">"                                     \
+    "]]>&amp;&#x3c;&bogus;--><!--\x01\x1b[0m\xe2\x80\xa8"
 static const double NONE[8] = {NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
 
 struct opened {
@@ -67,16 +69,18 @@ static void kit_attrs(struct results_writer *w, const char *const *pair, int n)
     }
 }
 
+#define KIT_SPAN(rank_, role_, stage_, kind_, request_, count_, begin_, end_, busy_)                              \
+    {.rank = rank_, .role = role_, .stage = stage_, .kind = kind_, .request = request_, .count = count_,          \
+     .begin = begin_, .end = end_, .busy = busy_}
 static void kit_spans(struct results_writer *w)
 {
-    static const struct result_span span[] = {
-        {.rank = 0, .role = "prefill", .stage = 0, .kind = "prefill", .request = 0, .count = 1, .begin = 1, .end = 1.5, .busy = 0.5},
-        {.rank = 0, .role = "prefill", .stage = 0, .kind = "send", .request = 0, .count = 1, .begin = 1.5, .end = 1.625, .busy = 0.125},
-        {.rank = 0, .role = "prefill", .stage = 0, .kind = "prefill", .request = -1, .count = 3, .begin = 2, .end = 4, .busy = 1.5},
-        {.rank = 1, .role = "prefill", .stage = 1, .kind = "receive", .request = 0, .count = 1, .begin = 1, .end = 1.5, .busy = 0.5},
-        {.rank = 1, .role = "prefill", .stage = 1, .kind = "prefill", .request = 0, .count = 1, .begin = 1.5, .end = 2, .busy = 0.5},
-        {.rank = 2, .role = "decode", .kind = "start", .request = 0, .count = 1, .begin = 3, .end = 3.25, .busy = 0.25},
-        {.rank = 2, .role = "decode", .kind = "decode", .request = -1, .count = 5, .begin = 3.25, .end = 9, .busy = 5}};
+    static const struct result_span span[] = {KIT_SPAN(0, "prefill", 0, "prefill", 0, 1, 1, 1.5, 0.5),
+                                              KIT_SPAN(0, "prefill", 0, "send", 0, 1, 1.5, 1.625, 0.125),
+                                              KIT_SPAN(0, "prefill", 0, "prefill", -1, 3, 2, 4, 1.5),
+                                              KIT_SPAN(1, "prefill", 1, "receive", 0, 1, 1, 1.5, 0.5),
+                                              KIT_SPAN(1, "prefill", 1, "prefill", 0, 1, 1.5, 2, 0.5),
+                                              KIT_SPAN(2, "decode", 0, "start", 0, 1, 3, 3.25, 0.25),
+                                              KIT_SPAN(2, "decode", 0, "decode", -1, 5, 3.25, 9, 5)};
     ck_assert_int_eq(results_spans(w, span, sizeof span / sizeof span[0]), ST_OK);
 }
 
@@ -85,9 +89,13 @@ static inline const char *kit_run(const char *name, const char *text)
 {
     const char *path = kit_path(name);
     const struct results_setup setup = {text ? text : "hash-1", 8, 4, NULL, 0};
-    const char *const attr[] = {"spec",   "dflash", "topology", text ? text : "pp2tp1/tp1", "run_id", text ? text : "run-1",
-                                "source", text ? text : "some.jsonl", "command_line", text ? text : "pdflash run"};
-    struct result_memory m[] = {{0, "prefill", "node-1", 4096000, 2048, 100, 50, -1}, {2, "decode", "node-2", -1, 1024, 0, -1, -1}};
+    const char *const attr[] = {"spec",         "dflash",
+                                "topology",     text ? text : "pp2tp1/tp1",
+                                "run_id",       text ? text : "run-1",
+                                "source",       text ? text : "some.jsonl",
+                                "command_line", text ? text : "pdflash run"};
+    struct result_memory m[] = {{0, "prefill", "node-1", 4096000, 2048, 100, 50, -1},
+                                {2, "decode", "node-2", -1, 1024, 0, -1, -1}};
     const struct kit_row row[] = {
         {0, RESULT_EOS, "#### 18", text, NULL, 7, 10, 3, {0, 1, 2, 2, 2.5, 3, 2.25, 9}},
         {1, RESULT_EOS, "it is 18", text, NULL, 4, 20, 1, {0, 2, 4, 4, 4.5, 5, 4.25, 7}},
@@ -121,7 +129,9 @@ static inline const char *kit_odd(const char *name, int kind)
     const struct results_setup setup = {"hash-odd", 3, kind == 2 ? 1 : 4, NULL, 0};
     struct results_writer *w;
     ck_assert_int_eq(results_open(path, RESULTS_NEW, &setup, &w), ST_OK);
-    struct kit_row row = {.stop = kind == 2 ? RESULT_EOS : RESULT_FAILED, .reply = "", .error = kind == 2 ? NULL : "gone"};
+    struct kit_row row = {.stop = kind == 2 ? RESULT_EOS : RESULT_FAILED,
+                          .reply = "",
+                          .error = kind == 2 ? NULL : "gone"};
     memcpy(row.t, NONE, sizeof row.t);
     for (int i = 0; kind && i < (kind == 2 ? 1 : 3); i++) {
         row.index = i;

@@ -22,17 +22,22 @@ static struct opened *make(const char *name, const struct run *x)
     const char *path = kit_path(name);
     const struct results_setup setup = {"h", 3, 4, NULL, 0};
     const char *const attr[] = {
-        "option_model", x->model, "source_sha256", x->source_sha, "prompts_hash", x->prompts, "option_kv-dtype", x->kv,
-        "option_concurrency", x->concurrency, "model_hash", "m", "tokenizer_hash", "t", "option_max-new", "256", "option_act",
-        "fp32", "option_mla-prefill", "absorbed", "option_device", "cpu"};
+        "option_model",       x->model,   "source_sha256",      x->source_sha,  "prompts_hash", x->prompts,
+        "option_kv-dtype",    x->kv,      "option_concurrency", x->concurrency, "model_hash",   "m",
+        "tokenizer_hash",     "t",        "option_max-new",     "256",          "option_act",   "fp32",
+        "option_mla-prefill", "absorbed", "option_device",      "cpu"};
     struct results_writer *w;
     ck_assert_int_eq(results_open(path, RESULTS_NEW, &setup, &w), ST_OK);
     for (size_t i = 0; i < sizeof attr / sizeof attr[0]; i += 2)
         if (attr[i + 1]) kit_attrs(w, &attr[i], 1);
     for (int i = 0; i < x->n; i++) {
-        struct kit_row row = {.index = i, .stop = x->failed && i == x->n - 1 ? RESULT_FAILED : RESULT_EOS,
-                              .reply = i < x->right ? "#### 18" : "#### 19", .tokens = 10,
-                              .token0 = i == 1 ? x->first_token : 5, .n_rounds = 2, .t = {0, 0, 0, 0, 0, 1, 0, 1 + x->wall}};
+        struct kit_row row = {.index = i,
+                              .stop = x->failed && i == x->n - 1 ? RESULT_FAILED : RESULT_EOS,
+                              .reply = i < x->right ? "#### 18" : "#### 19",
+                              .tokens = 10,
+                              .token0 = i == 1 ? x->first_token : 5,
+                              .n_rounds = 2,
+                              .t = {0, 0, 0, 0, 0, 1, 0, 1 + x->wall}};
         kit_append(w, &row);
     }
     results_close(w);
@@ -98,7 +103,8 @@ START_TEST(verdicts)
         if (!strcmp(k, "")) ck_assert(d.gain == 2 && d.compared == 3 && d.identical == 3 && d.first_different == -1);
         if (!strcmp(k, "token")) ck_assert(d.identical == 2 && d.first_different == 1);
         if (!strcmp(k, "failed")) ck_assert(d.compared == 2); /* a failed row has no tokens to compare */
-        if (!strcmp(k, "kv")) ck_assert_ptr_nonnull(strstr(d.note, "option_kv-dtype is fp32 here and bf16 in the reference"));
+        if (!strcmp(k, "kv"))
+            ck_assert_ptr_nonnull(strstr(d.note, "option_kv-dtype is fp32 here and bf16 in the reference"));
         if (!strcmp(k, "unsaid")) ck_assert_ptr_nonnull(strstr(d.note, "prompts_hash is not recorded here"));
         if (!strcmp(k, "c1")) ck_assert_ptr_nonnull(strstr(d.caveat, "option_concurrency is 1 here and 8"));
         kit_close(a);
@@ -134,14 +140,17 @@ START_TEST(external_figures_are_read_or_refused)
         const char *text;
         enum status st;
         const char *says;
-    } table[] = {{"{\"output_tps_decode\": 121, \"accept_length\": 6.42}", ST_OK, ""},
-                 {"{\"output_tps_decode\": 0.5, \"accept_length\": null, \"more\": []}", ST_OK, ""},
-                 {"{\"accept_length\": 6.42}", ST_E_FORMAT, "\"output_tps_decode\" is missing"},
-                 {"{\"output_tps_decode\": -1}", ST_E_FORMAT, "no number above 0"},
-                 {"{\"output_tps_decode\": \"9\"}", ST_E_FORMAT, "no number above 0"},
-                 {"{\"output_tps_decode\": 1, \"accept_length\": \"x\"}", ST_E_FORMAT, "\"accept_length\" is no number"},
-                 {"[1]", ST_E_FORMAT, "nor a JSON object"}, {"{", ST_E_FORMAT, "nor a JSON object"}, {"", ST_E_FORMAT, "nor"},
-                 {NULL, ST_E_FILE, "cannot open"}};
+    } table[] = {
+        {"{\"output_tps_decode\": 121, \"accept_length\": 6.42}", ST_OK, ""},
+        {"{\"output_tps_decode\": 0.5, \"accept_length\": null, \"more\": []}", ST_OK, ""},
+        {"{\"accept_length\": 6.42}", ST_E_FORMAT, "\"output_tps_decode\" is missing"},
+        {"{\"output_tps_decode\": -1}", ST_E_FORMAT, "no number above 0"},
+        {"{\"output_tps_decode\": \"9\"}", ST_E_FORMAT, "no number above 0"},
+        {"{\"output_tps_decode\": 1, \"accept_length\": \"x\"}", ST_E_FORMAT, "\"accept_length\" is no number"},
+        {"[1]", ST_E_FORMAT, "nor a JSON object"},
+        {"{", ST_E_FORMAT, "nor a JSON object"},
+        {"", ST_E_FORMAT, "nor"},
+        {NULL, ST_E_FILE, "cannot open"}};
     log_mute(1);
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         const char *path = suite_tmp("figures.json");
@@ -188,7 +197,8 @@ START_TEST(text_and_json_say_the_same)
     FILE *out = open_memstream(&text, &n);
     report_decision_text(&d, out);
     fclose(out);
-    ck_assert_ptr_nonnull(strstr(text, "decision: continue - correct, and decoding is faster than the reference (reference a"));
+    ck_assert_ptr_nonnull(
+        strstr(text, "decision: continue - correct, and decoding is faster than the reference (reference a"));
     ck_assert_ptr_nonnull(strstr(text, "token identity               holds: 3 of 3 rows\n"));
     ck_assert_ptr_nonnull(strstr(text, "train-64                     holds: 3 of 3 right\n"));
     ck_assert_ptr_nonnull(strstr(text, "decode gain                  2 times the reference\n"));

@@ -8,7 +8,7 @@
 
 const char *const suite_name = "report_files";
 
-/* ---- trace ----------------------------------------------------------------------------------------------------------- */
+/* ---- trace --------------------------------------------------------------------------------------------- */
 
 static json_t *trace_of(const struct opened *o)
 {
@@ -54,7 +54,8 @@ static int check_trace(const json_t *t)
     json_array_foreach(all, i, e)
     {
         if (!check_event(e)) continue;
-        double ts = json_number_value(json_object_get(e, "ts")), end = ts + json_number_value(json_object_get(e, "dur"));
+        double ts = json_number_value(json_object_get(e, "ts")),
+               end = ts + json_number_value(json_object_get(e, "dur"));
         ck_assert(ts >= last);
         last = ts;
         n++;
@@ -62,7 +63,8 @@ static int check_trace(const json_t *t)
             f = json_array_get(all, k);
             if (json_equal(json_object_get(e, "pid"), json_object_get(f, "pid")) &&
                 json_equal(json_object_get(e, "tid"), json_object_get(f, "tid")))
-                ck_assert_msg(json_number_value(json_object_get(f, "ts")) >= end - 0.002, "event %zu crosses event %zu", k, i);
+                ck_assert_msg(json_number_value(json_object_get(f, "ts")) >= end - 0.002, "event %zu crosses event %zu",
+                              k, i);
         }
     }
     return n;
@@ -88,16 +90,21 @@ START_TEST(a_trace_holds_what_was_measured)
     static const struct {
         const char *category, *name;
         double seconds;
-    } table[] = {{"request", "prefill", 1 + 2 + 1 + 0.5}, {"request", "decode", 6 + 2 + 7 + 4}, {"transfer", "transfer", 2},
-                 {"rank", "prefill", 2 * (0.5 + 2 + 0.5)}, {"rank", "decode", 2 * 5.75}, {"rank", "receive", 1},
-                 {"rank", "send", 0.25}, {"rank", "start", 0.5}};
+    } table[] = {{"request", "prefill", 1 + 2 + 1 + 0.5},
+                 {"request", "decode", 6 + 2 + 7 + 4},
+                 {"transfer", "transfer", 2},
+                 {"rank", "prefill", 2 * (0.5 + 2 + 0.5)},
+                 {"rank", "decode", 2 * 5.75},
+                 {"rank", "receive", 1},
+                 {"rank", "send", 0.25},
+                 {"rank", "start", 0.5}};
     log_mute(1);
     struct opened *o = kit_load(kit_run("trace.h5", NULL));
     json_t *t = trace_of(o);
     ck_assert_int_eq(check_trace(t), 5 + 4 + 4 + 4 + 2 * 7);
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
-        ck_assert_msg(fabs(sum_of(t, table[i].category, table[i].name) - table[i].seconds * 1e6) < 0.01, "%s %s: %.3f us",
-                      table[i].category, table[i].name, sum_of(t, table[i].category, table[i].name));
+        ck_assert_msg(fabs(sum_of(t, table[i].category, table[i].name) - table[i].seconds * 1e6) < 0.01,
+                      "%s %s: %.3f us", table[i].category, table[i].name, sum_of(t, table[i].category, table[i].name));
     json_decref(t);
     kit_close(o);
 }
@@ -125,7 +132,7 @@ START_TEST(traces_of_hostile_and_empty_files_are_json)
 }
 END_TEST
 
-/* ---- table ------------------------------------------------------------------------------------------------------------ */
+/* ---- table --------------------------------------------------------------------------------------------- */
 
 static char *csv_of(struct opened *const *o, size_t n)
 {
@@ -179,7 +186,8 @@ START_TEST(a_table_reads_back)
         if (line == 1 && strcmp(name[column], "question") == 0) ck_assert_str_eq(buf, text);
         if (line == 1 && strcmp(name[column], "kda_seconds") == 0) ck_assert_str_eq(buf, "0.5");
         if (line == 1 && strcmp(name[column], "mla_seconds") == 0) ck_assert_str_eq(buf, ""); /* not measured */
-        if (line == 1 && strcmp(name[column], "accept_length") == 0) ck_assert(fabs(strtod(buf, NULL) - 7.0 / 3) < 1e-14);
+        if (line == 1 && strcmp(name[column], "accept_length") == 0)
+            ck_assert(fabs(strtod(buf, NULL) - 7.0 / 3) < 1e-14);
         if (line == 4 && strcmp(name[column], "error") == 0) ck_assert_str_eq(buf, text);
         if (line == 5 && strcmp(name[column], "end_s") == 0) ck_assert_str_eq(buf, "");
         if (line == 2 && strcmp(name[column], "openai_extracted") == 0) ck_assert_str_eq(buf, GSM8K_INVALID);
@@ -201,8 +209,16 @@ START_TEST(no_cell_is_a_formula)
 {
     static const struct {
         const char *text, *cell;
-    } table[] = {{"=1+1", "'=1+1"}, {"@SUM(A1)", "'@SUM(A1)"}, {"-5", "-5"}, {"+5", "+5"}, {"-5+cmd|' /C calc'!A0", "'-5+cmd|' /C calc'!A0"},
-                 {"-1,234", "-1,234"}, {"-", "-"}, {"--1", "'--1"}, {"\t=1", "'\t=1"}, {"a=1", "a=1"}};
+    } table[] = {{"=1+1", "'=1+1"},
+                 {"@SUM(A1)", "'@SUM(A1)"},
+                 {"-5", "-5"},
+                 {"+5", "+5"},
+                 {"-5+cmd|' /C calc'!A0", "'-5+cmd|' /C calc'!A0"},
+                 {"-1,234", "-1,234"},
+                 {"-", "-"},
+                 {"--1", "'--1"},
+                 {"\t=1", "'\t=1"},
+                 {"a=1", "a=1"}};
     log_mute(1);
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         char buf[2048], name[64];
@@ -226,7 +242,7 @@ START_TEST(no_cell_is_a_formula)
 }
 END_TEST
 
-/* ---- files -------------------------------------------------------------------------------------------------------------- */
+/* ---- files --------------------------------------------------------------------------------------------- */
 
 static void write_text(const char *path, const char *text)
 {

@@ -6,7 +6,7 @@
 
 const char *const suite_name = "spans";
 
-/* ---- the recorder ---------------------------------------------------------------------------------------------------- */
+/* ---- the recorder -------------------------------------------------------------------------------------- */
 
 START_TEST(few_spans_stay_as_they_are)
 {
@@ -26,7 +26,7 @@ START_TEST(few_spans_stay_as_they_are)
 }
 END_TEST
 
-/* whatever the run, the room is kept, no work is lost, and spans of a kind neither cross nor claim more than their length */
+/* the room is kept, no work is lost, and spans of a kind neither cross nor claim more than their length */
 static void check_long(uint64_t seed, int n, double scale)
 {
     struct spans s;
@@ -45,7 +45,8 @@ static void check_long(uint64_t seed, int n, double scale)
     for (int k = 0; k < SPAN_KIND_N; k++) end[k] = -1;
     for (int i = 0; i < s.n; i++) {
         const struct span *x = &s.span[i];
-        ck_assert(x->begin_s >= end[x->kind] && x->end_s >= x->begin_s && x->busy_s <= (x->end_s - x->begin_s) * (1 + 1e-9) + 1e-12);
+        ck_assert(x->begin_s >= end[x->kind] && x->end_s >= x->begin_s &&
+                  x->busy_s <= (x->end_s - x->begin_s) * (1 + 1e-9) + 1e-12);
         end[x->kind] = x->end_s;
         got[x->kind] += x->busy_s;
         sum[x->kind] += x->count;
@@ -72,10 +73,18 @@ START_TEST(long_runs_lose_resolution_but_no_work)
 }
 END_TEST
 
-/* ---- the table ----------------------------------------------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------------------------------------- */
 
-static const struct result_span good = {.rank = 3, .role = "decode", .stage = 1, .tp_rank = 2, .kind = "decode", .request = 2,
-                                        .count = 4, .begin = 1, .end = 2, .busy = 0.75};
+static const struct result_span good = {.rank = 3,
+                                        .role = "decode",
+                                        .stage = 1,
+                                        .tp_rank = 2,
+                                        .kind = "decode",
+                                        .request = 2,
+                                        .count = 4,
+                                        .begin = 1,
+                                        .end = 2,
+                                        .busy = 0.75};
 
 static struct results_writer *open_new(const char *path)
 {
@@ -137,15 +146,16 @@ START_TEST(spans_that_cannot_be_are_refused)
     } table[] = {
 #define NUMBER(field, v) {#field, offsetof(struct result_span, field), sizeof(int32_t), 0, v}
 #define TIME(field, v) {#field, offsetof(struct result_span, field), sizeof(double), v, 0}
-        NUMBER(rank, -1), NUMBER(stage, -1), NUMBER(tp_rank, -1), NUMBER(count, 0), NUMBER(request, 3), NUMBER(request, -2),
-        TIME(begin, 2.5), TIME(begin, NAN), TIME(end, INFINITY), TIME(busy, 1.5), TIME(busy, -0.1), TIME(busy, NAN)};
+        NUMBER(rank, -1),    NUMBER(stage, -1),   NUMBER(tp_rank, -1), NUMBER(count, 0),
+        NUMBER(request, 3),  NUMBER(request, -2), TIME(begin, 2.5),    TIME(begin, NAN),
+        TIME(end, INFINITY), TIME(busy, 1.5),     TIME(busy, -0.1),    TIME(busy, NAN)};
     struct results_writer *w = open_new(kit_path("refused.h5"));
     struct result_span s;
     log_mute(1);
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         s = good;
-        memcpy((char *)&s + table[i].at, table[i].size == sizeof(double) ? (const void *)&table[i].value : &table[i].number,
-               table[i].size);
+        memcpy((char *)&s + table[i].at,
+               table[i].size == sizeof(double) ? (const void *)&table[i].value : &table[i].number, table[i].size);
         ck_assert_msg(results_spans(w, &s, 1) == ST_E_RANGE, "%s", table[i].what);
     }
     s = good;

@@ -16,8 +16,8 @@ struct outfile {
 
 /* outfile_open - begin. ST_E_FILE (no such directory, no permission), ST_E_NOMEM. */
 enum status outfile_open(const char *path, struct outfile *o_p);
-/* outfile_commit - flush, fsync, rename; releases o in either case. On failure (ST_E_IO, naming path: a write failed, the
- * disk is full) what was at path stays as it was. */
+/* outfile_commit - flush, fsync, rename; releases o in either case. On failure (ST_E_IO, naming path: a write failed,
+ * the disk is full) what was at path stays as it was. */
 enum status outfile_commit(struct outfile *o);
 /* outfile_cancel - release o and leave path as it was. NULL and a cleared struct are legal. */
 void outfile_cancel(struct outfile *o);

@@ -40,7 +40,8 @@ static enum status load_reference(struct shown *s)
     const char *path = s->o.reference;
     if (!h5_is_hdf5(path)) return report_external(path, &s->ref);
     TRY(load(path, &s->ref_results, &s->ref_report));
-    s->ref = (struct report_reference){path, &s->ref_report, s->ref_report.output_tps_decode, s->ref_report.accept_length};
+    s->ref = (struct report_reference){path, &s->ref_report, s->ref_report.output_tps_decode,
+                                       s->ref_report.accept_length};
     return ST_OK;
 }
 
@@ -59,7 +60,7 @@ static enum status shown_load(struct shown *s)
     return ST_OK;
 }
 
-/* ---- files to write -------------------------------------------------------------------------------------------------- */
+/* ---- files to write ------------------------------------------------------------------------------------ */
 
 enum output { OUT_HTML, OUT_TRACE, OUT_CSV, OUT_N };
 static const char *const output_name[OUT_N] = {"html", "trace", "csv"};
@@ -124,7 +125,7 @@ static enum status write_outputs(const struct shown *s)
     return ST_OK;
 }
 
-/* ---- standard output ----------------------------------------------------------------------------------------------------- */
+/* ---- standard output ----------------------------------------------------------------------------------- */
 
 static enum status print(const struct shown *s)
 {

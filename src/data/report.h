@@ -47,12 +47,12 @@ struct report_rank {
     double begin, end;           /* of its first and last span */
 };
 
-/* The seed's decision rule. The run is CORRECT when it is whole (every question has a row that ended by EOS or limit) and
- * no check of its tokens fails and at least one could be made:
- *   identity  output ids equal those of the reference, row by row; made when both files record the same model, tokenizer,
- *             prompts and the same options that change greedy tokens
- *   train-64  all rows right under the openai rule; made when the run is of the shipped fixture (k3-nano) on the shipped
- *             train questions, which it knows by heart
+/* The seed's decision rule. The run is CORRECT when it is whole (every question has a row that ended by EOS or limit),
+ * no check of its tokens fails, and at least one could be made:
+ *   identity  output ids equal those of the reference, row by row; made when both files record the same model,
+ *             tokenizer, prompts and options that change greedy tokens
+ *   train-64  all rows right under the openai rule; made when the run is of the shipped fixture (k3-nano) on the
+ *             shipped train questions, which it knows by heart
  * gain = decode output tokens/s of the run / that of the reference. The rule: correct and gain > 1: CONTINUE with PD
  * tuning. Incorrect, or no gain: DIAGNOSE. When correctness or gain could not be measured: UNDECIDED, saying what is
  * missing. A reference is an earlier result (a none-run, say) or a JSON file with external figures. */
@@ -104,16 +104,16 @@ double report_accept_at(const struct report *p, int i);
 enum { REPORT_ATTEMPTS = 1000 };
 struct report_attempt { int64_t rows; const char *topology, *run_id; };
 int report_attempt(const struct report *p, int32_t i, struct report_attempt *a_p);
-/* report_ranks - every rank that recorded spans, by attempt and rank; *r_p is allocated (mem_free), *n_p 0 when the file
- * has none. ST_E_NOMEM. */
+/* report_ranks - every rank that recorded spans, by attempt and rank; *r_p is allocated (mem_free), *n_p 0 when the
+ * file has none. ST_E_NOMEM. */
 enum status report_ranks(const struct report *p, struct report_rank **r_p, size_t *n_p);
 /* report_attr - a root attribute as text (buf when it is a number); "" when the file does not say. */
 const char *report_attr(const struct report *p, const char *key, char *buf, size_t n);
 
 /* report_decide - apply the rule; the reference must outlive the decision. */
 void report_decide(const struct report *p, const struct report_reference *ref, struct report_decision *d_p);
-/* report_same_tokens - rows done in both files, and how many of them have the same output ids; *first_p: index of the first
- * that differs, -1. Whether the files may be compared is the caller's concern. */
+/* report_same_tokens - rows done in both files, and how many of them have the same output ids; *first_p: index of the
+ * first that differs, -1. Whether the files may be compared is the caller's concern. */
 void report_same_tokens(const struct report *a, const struct report *b, int64_t *compared_p, int64_t *identical_p,
                         int64_t *first_p);
 /* report_external - figures of a JSON object: output_tps_decode (wanted), accept_length; what `show --json` prints will
@@ -131,17 +131,17 @@ enum status report_json(const struct report *p, char **text_p);
  * the truncated, failed and missing rows, and the rows on which the rules disagree. */
 void report_grade(const struct report *p, FILE *out);
 
-/* ---- files; write errors stay in ferror(out) ----------------------------------------------------------------- */
+/* ---- files; write errors stay in ferror(out) ----------------------------------------------------------- */
 struct report_file {
     const char *path; /* of the results, as the user named it */
     const struct report *report;
 };
 /* report_html - one self-contained page (inline CSS and SVG, no script, no network; well-formed XML as well as HTML) on
- * all files: comparison when there are several, then each in full. Each number carries its key in `show --json` (data-k,
- * after the number of the file and a colon) and its value (data-v). ST_E_NOMEM. */
+ * all files: comparison when there are several, then each in full. Each number carries its key in `show --json`
+ * (data-k, after the number of the file and a colon) and its value (data-v). ST_E_NOMEM. */
 enum status report_html(const struct report_file *f, size_t n, FILE *out);
-/* report_trace - Chrome trace event format (JSON object with traceEvents), for Perfetto: a process for the requests, one
- * for their transfers and one for the ranks of every attempt; complete events in order of time. ST_E_NOMEM. */
+/* report_trace - Chrome trace event format (JSON object with traceEvents), for Perfetto: a process for the requests,
+ * one for their transfers and one for the ranks of every attempt; complete events in order of time. ST_E_NOMEM. */
 enum status report_trace(const struct report_file *f, FILE *out);
 /* report_csv - a heading and one line a committed row; RFC 4180 with \n; empty: not measured. Text that a spreadsheet
  * would run as a formula gets a leading apostrophe. */

@@ -6,7 +6,7 @@
 
 static const double WIDTH = 1090;
 
-/* ---- accuracy ------------------------------------------------------------------------------------------------------ */
+/* ---- accuracy ------------------------------------------------------------------------------------------ */
 
 static void interval_row(const struct page *p, const struct axis *x, int g, double y)
 {
@@ -48,7 +48,8 @@ static void leak(const struct page *p)
                *source = report_attr(r, "source", c, sizeof c);
     if (!shots[0] || strcmp(shots, "0") == 0) return;
     fputs("<p class=\"warn\">", p->f);
-    page_printf(p->f, "Prompts carry %s worked examples from %s", shots, from[0] ? from : "a file that is not recorded");
+    page_printf(p->f, "Prompts carry %s worked examples from %s", shots,
+                from[0] ? from : "a file that is not recorded");
     if (strcmp(from, source) == 0)
         fputs(", the graded file itself: those questions are graded with their answers in sight. Good for comparing "
               "deployments, not a leak-free accuracy", p->f);
@@ -66,9 +67,11 @@ void page_accuracy(const struct page *p)
     svg_axis_x(p->f, &x, h - 42, 4, 10, PAGE_PERCENT, "");
     for (int g = 0; g < GSM8K_N; g++) interval_row(p, &x, g, 18 + 28 * g);
     svg_close(p->f);
-    fputs("<table><thead><tr><th></th><th colspan=\"4\">of all questions</th><th colspan=\"4\">of completed ones</th></tr>"
+    fputs("<table><thead><tr><th></th><th colspan=\"4\">of all questions</th><th colspan=\"4\">of completed "
+          "ones</th></tr>"
           "<tr><th>rule</th><th>right</th><th>rate</th><th>low</th><th>high</th><th>right</th><th>rate</th><th>low</th>"
-          "<th>high</th></tr></thead><tbody>\n", p->f);
+          "<th>high</th></tr></thead><tbody>\n",
+          p->f);
     for (int g = 0; g < GSM8K_N; g++) {
         const char *rule = gsm8k_rule_name((enum gsm8k_rule)g);
         fprintf(p->f, "<tr><th>%s</th>", rule);
@@ -80,7 +83,7 @@ void page_accuracy(const struct page *p)
     leak(p);
 }
 
-/* ---- acceptance ---------------------------------------------------------------------------------------------------- */
+/* ---- acceptance ---------------------------------------------------------------------------------------- */
 
 static void histogram(const struct page *p, double w, double h)
 {
@@ -96,8 +99,8 @@ static void histogram(const struct page *p, double w, double h)
     for (int32_t b = 0; b < r->n_bins; b++) {
         double top = axis_at(&y, (double)r->histogram[b]), left = axis_at(&x, b);
         if (r->histogram[b])
-            svg_rect(p->f, left + 0.1 * step, top, 0.8 * step, y.a - top, "c-main", "%d accepted: %lld steps, %.2f %%", b,
-                     (long long)r->histogram[b], 100 * (double)r->histogram[b] / (double)r->steps);
+            svg_rect(p->f, left + 0.1 * step, top, 0.8 * step, y.a - top, "c-main", "%d accepted: %lld steps, %.2f %%",
+                     b, (long long)r->histogram[b], 100 * (double)r->histogram[b] / (double)r->steps);
         if (b % every == 0) svg_text(p->f, left + step / 2, y.a + 15, "middle", "tick", "%d", b);
     }
     svg_line(p->f, x.a, y.a, x.b, y.a, "axis");
@@ -119,8 +122,8 @@ static void survival(const struct page *p, double w, double h)
     for (int32_t i = 0; i + 1 < r->n_bins; i += every)
         svg_text(p->f, axis_at(&x, i + 1), y.a + 15, "middle", "tick", "%d", i + 1);
     for (int32_t i = 0; i + 1 < r->n_bins && r->n_bins <= 40; i++)
-        svg_dot(p->f, axis_at(&x, i + 1), axis_at(&y, report_accept_at(r, i)), 3, "c-main", "position %d: %.2f %%", i + 1,
-                100 * report_accept_at(r, i));
+        svg_dot(p->f, axis_at(&x, i + 1), axis_at(&y, report_accept_at(r, i)), 3, "c-main", "position %d: %.2f %%",
+                i + 1, 100 * report_accept_at(r, i));
     svg_line(p->f, x.a, y.a, x.b, y.a, "axis");
     svg_text(p->f, x.b, h - 6, "end", "tick", "draft position");
     svg_close(p->f);
@@ -155,7 +158,9 @@ void page_acceptance(const struct page *p)
     }
     fputs("<p><b>&#964; = ", p->f);
     page_number(p, r->accept_length, PAGE_PLAIN, "accept_length");
-    fputs("</b> tokens a step: sum(accepted + 1) / steps before clipping, the first token excluded. Mean over requests ", p->f);
+    fputs(
+        "</b> tokens a step: sum(accepted + 1) / steps before clipping, the first token excluded. Mean over requests ",
+        p->f);
     page_number(p, r->accept_length_request_mean, PAGE_PLAIN, "accept_length_request_mean");
     fputs("; emitted a step after clipping ", p->f);
     page_number(p, r->emitted_per_step, PAGE_PLAIN, "emitted_per_step");
@@ -173,7 +178,7 @@ void page_acceptance(const struct page *p)
     acceptance_table(p);
 }
 
-/* ---- transfer ------------------------------------------------------------------------------------------------------ */
+/* ---- transfer ------------------------------------------------------------------------------------------ */
 
 void page_transfer(const struct page *p)
 {
@@ -196,8 +201,8 @@ void page_transfer(const struct page *p)
         double y = 6 + 26 * c, end = axis_at(&x, (double)r->bytes[c]);
         svg_text(p->f, x.a - 10, y + 14, "end", "lab", "%s", name);
         svg_rect(p->f, x.a, y, end - x.a, 18, "c-send", "%s: %lld bytes", name, (long long)r->bytes[c]);
-        svg_text(p->f, end + 8, y + 14, "start", "lab", "%s, %.1f %%", page_format((double)r->bytes[c], PAGE_BYTES, buf),
-                 100 * (double)r->bytes[c] / (double)all);
+        svg_text(p->f, end + 8, y + 14, "start", "lab", "%s, %.1f %%",
+                 page_format((double)r->bytes[c], PAGE_BYTES, buf), 100 * (double)r->bytes[c] / (double)all);
     }
     svg_close(p->f);
     fputs("<table><thead><tr><th>component</th><th>volume</th><th>puts</th><th>seconds, summed over requests</th></tr>"
@@ -215,7 +220,7 @@ void page_transfer(const struct page *p)
     fputs("</tbody></table>\n", p->f);
 }
 
-/* ---- memory -------------------------------------------------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------------------------------------- */
 
 static double size(int64_t n)
 {
@@ -232,8 +237,8 @@ static void memory_bar(const struct page *p, const struct axis *x, const struct 
     double at = 0;
     char buf[48];
     if (m->host_peak_bytes > 0)
-        svg_rect(p->f, x->a, y, axis_at(x, (double)m->host_peak_bytes) - x->a, h, "c-band", "rank %d: host peak %s", m->rank,
-                 page_format((double)m->host_peak_bytes, PAGE_BYTES, buf));
+        svg_rect(p->f, x->a, y, axis_at(x, (double)m->host_peak_bytes) - x->a, h, "c-band", "rank %d: host peak %s",
+                 m->rank, page_format((double)m->host_peak_bytes, PAGE_BYTES, buf));
     for (int i = 0; i < 3; i++) {
         if (part[i].n <= 0) continue;
         double from = axis_at(x, at), to = axis_at(x, at + (double)part[i].n);
@@ -250,15 +255,20 @@ static void memory_bar(const struct page *p, const struct axis *x, const struct 
 static void memory_table(const struct page *p)
 {
     const struct results *r = p->file[p->at].report->results;
-    fputs("<details><summary>as a table</summary><table><thead><tr><th>rank</th><th>role</th><th>host</th><th>host peak</th>"
-          "<th>weights</th><th>state</th><th>windows</th><th>device</th></tr></thead><tbody>\n", p->f);
+    fputs("<details><summary>as a table</summary><table><thead><tr><th>rank</th><th>role</th><th>host</th><th>host "
+          "peak</th>"
+          "<th>weights</th><th>state</th><th>windows</th><th>device</th></tr></thead><tbody>\n",
+          p->f);
     for (size_t i = 0; i < r->n_memory; i++) {
         const struct result_memory *m = &r->memory[i];
         const struct {
             const char *key;
             int64_t n;
-        } col[] = {{"host_peak_bytes", m->host_peak_bytes}, {"weights_bytes", m->weights_bytes},
-                   {"state_bytes", m->state_bytes}, {"window_bytes", m->window_bytes}, {"device_bytes", m->device_bytes}};
+        } col[] = {{"host_peak_bytes", m->host_peak_bytes},
+                   {"weights_bytes", m->weights_bytes},
+                   {"state_bytes", m->state_bytes},
+                   {"window_bytes", m->window_bytes},
+                   {"device_bytes", m->device_bytes}};
         fprintf(p->f, "<tr><th>%d</th><td>", m->rank);
         page_text(p->f, m->role);
         fputs("</td><td>", p->f);
@@ -288,8 +298,10 @@ void page_memory(const struct page *p)
         most = fmax(most, fmax(parts, (double)m->host_peak_bytes));
     }
     struct axis x = {0, most, 90, WIDTH - 110};
-    fputs("<p class=\"key\"><i class=\"c-band\"></i>host peak <i class=\"c-main\"></i>weights <i class=\"c-decode\"></i>state "
-          "<i class=\"c-send\"></i>windows</p>\n", p->f);
+    fputs("<p class=\"key\"><i class=\"c-band\"></i>host peak <i class=\"c-main\"></i>weights <i "
+          "class=\"c-decode\"></i>state "
+          "<i class=\"c-send\"></i>windows</p>\n",
+          p->f);
     svg_open(p->f, WIDTH, (double)r->n_memory * row + 6, "memory of each rank");
     for (size_t i = 0; i < r->n_memory; i++) memory_bar(p, &x, &r->memory[i], 3 + (double)i * row, row - 4);
     svg_close(p->f);

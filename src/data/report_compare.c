@@ -92,7 +92,8 @@ static void figures(const struct page *p)
             one.at = i;
             fputs("<td>", p->f);
             page_number(&one, v, figure[k].unit, "%s", figure[k].key);
-            if (rate && i > 0 && first > 0 && isfinite(v)) fprintf(p->f, " <small>%.2f &#215; the first</small>", v / first);
+            if (rate && i > 0 && first > 0 && isfinite(v))
+                fprintf(p->f, " <small>%.2f &#215; the first</small>", v / first);
             fputs("</td>", p->f);
         }
         fputs("</tr>\n", p->f);
@@ -154,7 +155,8 @@ static void rates(const struct page *p)
         snprintf(cls, sizeof cls, "s%zu", i % SERIES);
         svg_text(p->f, x.a - 10, y + 14, "end", "lab", "%.18s", base_name(p->file[i].path));
         if (isfinite(v)) svg_rect(p->f, x.a, y, axis_at(&x, v) - x.a, 18, cls, "%.6g tokens/s", v);
-        svg_text(p->f, (isfinite(v) ? axis_at(&x, v) : x.a) + 8, y + 14, "start", "lab", "%s", page_format(v, PAGE_RATE, buf));
+        svg_text(p->f, (isfinite(v) ? axis_at(&x, v) : x.a) + 8, y + 14, "start", "lab", "%s",
+                 page_format(v, PAGE_RATE, buf));
     }
     svg_close(p->f);
 }
@@ -218,6 +220,8 @@ void page_comparison(const struct page *p)
     figures(p);
     identity(p);
     settings(p);
-    fputs("</tbody></table>\n<p>Intervals that overlap mean that a difference in accuracy says nothing; different output "
-          "ids under the same configuration say a lot.</p></section>\n", p->f);
+    fputs(
+        "</tbody></table>\n<p>Intervals that overlap mean that a difference in accuracy says nothing; different output "
+        "ids under the same configuration say a lot.</p></section>\n",
+        p->f);
 }

@@ -11,7 +11,8 @@ static const char css[] =
     "'Segoe UI','DejaVu Sans',sans-serif}\n"
     "main{max-width:1180px;margin:0 auto;padding:28px 20px 60px}h1{font-size:26px;margin:0 0 4px}"
     "h2{font-size:21px;margin:0 0 2px;overflow-wrap:anywhere}h3{font-size:17px;margin:34px 0 6px;padding-top:14px;"
-    "border-top:1px solid var(--rule)}h4{margin:14px 0 0;font-size:14px;color:var(--soft)}p{margin:4px 0 10px;max-width:105ch}\n"
+    "border-top:1px solid var(--rule)}h4{margin:14px 0 0;font-size:14px;color:var(--soft)}p{margin:4px 0 "
+    "10px;max-width:105ch}\n"
     "section{background:#fff;border:1px solid var(--rule);border-radius:10px;padding:22px 24px;margin:22px 0}"
     ".sub{color:var(--soft);overflow-wrap:anywhere}\n"
     ".tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(185px,1fr));gap:12px;margin:18px 0 4px}"
@@ -33,7 +34,8 @@ static const char css[] =
     ".l-main{fill:none;stroke:var(--main);stroke-width:2}\n"
     ".key i,th i{display:inline-block;width:11px;height:11px;border-radius:2px;margin:0 5px 0 12px}"
     ".key i:first-child{margin-left:0}.key{color:var(--soft);font-size:13.5px}\n"
-    ".none{color:var(--soft);font-style:italic}.warn{border-left:4px solid var(--send);padding:4px 12px;background:#fdf5ec}"
+    ".none{color:var(--soft);font-style:italic}.warn{border-left:4px solid var(--send);padding:4px "
+    "12px;background:#fdf5ec}"
     ".bad{color:var(--bad)}.good{color:var(--good)}small{color:var(--soft)}\n"
     ".verdict{border-left:6px solid var(--soft);padding:10px 16px;background:#f4f6f8;margin:16px 0}"
     ".verdict.continue{border-color:var(--good)}.verdict.diagnose{border-color:var(--bad)}"
@@ -42,7 +44,8 @@ static const char css[] =
     "code{font-size:12.5px;overflow-wrap:anywhere}\n"
     "@media print{body{background:#fff}section{border:0;padding:0}details{display:none}}\n";
 
-static const char *const series[] = {"#2f6db5", "#d9822b", "#2e9366", "#8b5fbf", "#b3261e", "#1f9bb0", "#8a6d1f", "#5b6675"};
+static const char *const series[] = {"#2f6db5", "#d9822b", "#2e9366", "#8b5fbf",
+                                     "#b3261e", "#1f9bb0", "#8a6d1f", "#5b6675"};
 
 static void head(const struct page *p)
 {
@@ -51,12 +54,15 @@ static void head(const struct page *p)
     page_text(p->f, p->file[0].path);
     if (p->n > 1) fprintf(p->f, " and %zu more", p->n - 1);
     fprintf(p->f, "</title>\n<style>%s", css);
+    static const char *const dash[] = {"none", "6 6", "2 4"}; /* curves that coincide stay visible */
     for (size_t i = 0; i < sizeof series / sizeof series[0]; i++)
-        fprintf(p->f, ".s%zu{fill:%s;background:%s}.t%zu{fill:none;stroke:%s;stroke-width:2;stroke-dasharray:%s}", i, series[i],
-                series[i], i, series[i], i == 0 ? "none" : i % 2 ? "6 6" : "2 4"); /* curves that coincide stay visible */
+        fprintf(p->f, ".s%zu{fill:%s;background:%s}.t%zu{fill:none;stroke:%s;stroke-width:2;stroke-dasharray:%s}", i,
+                series[i], series[i], i, series[i], dash[i % 3]);
     fputs("</style></head>\n<body><main>\n<h1>pdflash report</h1>\n", p->f);
-    fprintf(p->f, "<p class=\"sub\">%zu result file%s. All figures come from the file%s; what is not there is said to be not "
-                  "measured or not recorded.</p>\n", p->n, p->n > 1 ? "s" : "", p->n > 1 ? "s" : "");
+    fprintf(p->f,
+            "<p class=\"sub\">%zu result file%s. All figures come from the file%s; what is not there is said to be not "
+            "measured or not recorded.</p>\n",
+            p->n, p->n > 1 ? "s" : "", p->n > 1 ? "s" : "");
     if (p->n < 2) return;
     fputs("<nav><a href=\"#comparison\">comparison</a>", p->f);
     for (size_t i = 0; i < p->n; i++) {
@@ -67,7 +73,7 @@ static void head(const struct page *p)
     fputs("</nav>\n", p->f);
 }
 
-/* ---- decision ---------------------------------------------------------------------------------------------------------- */
+/* ---- decision ------------------------------------------------------------------------------------------ */
 
 static void check_row(const struct page *p, const char *name, enum report_check c)
 {
@@ -132,12 +138,14 @@ static void decision(const struct page *p)
         page_text(p->f, d->caveat);
         fputs(".</p>\n", p->f);
     }
-    fputs("<p class=\"none\">The rule: correct (whole, no check of the tokens fails, at least one made) and decoding faster "
-          "than the reference: continue with PD tuning. Incorrect or not faster: diagnose the decode side alone.</p></div>\n",
+    fputs("<p class=\"none\">The rule: correct (whole, no check of the tokens fails, at least one made) and decoding "
+          "faster "
+          "than the reference: continue with PD tuning. Incorrect or not faster: diagnose the decode side "
+          "alone.</p></div>\n",
           p->f);
 }
 
-/* ---- figures, phases, rows ----------------------------------------------------------------------------------------------- */
+/* ---- figures, phases, rows ----------------------------------------------------------------------------- */
 
 static void tile(const struct page *p, const char *name, double v, enum page_unit u, const char *key)
 {
@@ -165,9 +173,9 @@ static void tiles(const struct page *p)
 
 static void phases(const struct page *p)
 {
-    static const char *const what[REPORT_PHASES] = {"admitted to first chunk", "first chunk to last stage done",
-                                                    "first byte to last word", "last word to START", "START to last token",
-                                                    "admitted to first token known", "admitted to last token"};
+    static const char *const what[REPORT_PHASES] = {
+        "admitted to first chunk", "first chunk to last stage done", "first byte to last word", "last word to START",
+        "START to last token",     "admitted to first token known",  "admitted to last token"};
     const struct report *r = p->file[p->at].report;
     const struct report_overlap *o = &r->overlap;
     fputs("<h3>Phases of a request</h3>\n<table><thead><tr><th>phase</th><th>requests</th><th>mean</th><th>median</th>"
@@ -186,7 +194,8 @@ static void phases(const struct page *p)
     }
     fputs("</tbody></table>\n", p->f);
     if (!(o->transfer_s > 0)) {
-        fputs("<p class=\"none\">Overlap of transfers with compute: no transfer was measured in steady state.</p>\n", p->f);
+        fputs("<p class=\"none\">Overlap of transfers with compute: no transfer was measured in steady state.</p>\n",
+              p->f);
         return;
     }
     fputs("<p>Overlap in steady state (first decode start to last prefill end, ", p->f);
@@ -259,8 +268,10 @@ static void provenance(const struct page *p)
 {
     const struct report *r = p->file[p->at].report;
     struct report_attempt a;
-    fputs("<h3>Provenance</h3>\n<table><thead><tr><th>attempt</th><th>rows</th><th>topology</th><th>run</th></tr></thead>"
-          "<tbody>\n", p->f);
+    fputs(
+        "<h3>Provenance</h3>\n<table><thead><tr><th>attempt</th><th>rows</th><th>topology</th><th>run</th></tr></thead>"
+        "<tbody>\n",
+        p->f);
     for (int32_t i = 1; report_attempt(r, i, &a); i++) {
         fprintf(p->f, "<tr><th>%d</th><td>%lld</td><td class=\"t\">", i, (long long)a.rows);
         page_text(p->f, a.topology);
@@ -290,9 +301,11 @@ static enum status one_file(const struct page *p)
     page_text(p->f, p->file[p->at].path);
     fputs("</h2>\n<p class=\"sub\">", p->f);
     page_printf(p->f, "run %s, %s, %s, config ", run[0] ? run : "not recorded",
-                r->topology[0] ? r->topology : "topology not recorded", r->spec[0] ? r->spec : "speculation not recorded");
+                r->topology[0] ? r->topology : "topology not recorded",
+                r->spec[0] ? r->spec : "speculation not recorded");
     page_text(p->f, r->config_hash);
-    fprintf(p->f, ", attempt %d, run %s</p>\n", r->results->attempt, r->results->complete ? "complete" : "not complete");
+    fprintf(p->f, ", attempt %d, run %s</p>\n", r->results->attempt,
+            r->results->complete ? "complete" : "not complete");
     if (r->is_failed_run)
         fputs("<p class=\"warn\"><b class=\"bad\">Failed run: no row was committed.</b></p>\n", p->f);
     else if (!r->results->complete)

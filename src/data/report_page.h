@@ -20,8 +20,8 @@ struct page {
     size_t at; /* the file whose numbers are printed */
 };
 
-/* page_text - text of any origin as HTML text or attribute value: markup characters escaped, what XML does not allow and
- * what is no UTF-8 replaced by U+FFFD. page_clip - the same, at most n characters and an ellipsis. */
+/* page_text - text of any origin as HTML text or attribute value: markup characters escaped, what XML does not allow
+ * and what is no UTF-8 replaced by U+FFFD. page_clip - the same, at most n characters and an ellipsis. */
 void page_text(FILE *f, const char *s);
 void page_clip(FILE *f, const char *s, size_t n);
 /* page_printf - printf, escaped. */
@@ -32,7 +32,7 @@ void page_number(const struct page *p, double v, enum page_unit u, const char *k
 /* page_format - the number alone, as page_number shows it. */
 const char *page_format(double v, enum page_unit u, char buf[48]);
 
-/* ---- SVG, in user units; y grows downwards; cls: CSS classes ---------------------------------------------------- */
+/* ---- SVG, in user units; y grows downwards; cls: CSS classes ------------------------------------------- */
 void svg_open(FILE *f, double w, double h, const char *label);
 void svg_close(FILE *f);
 /* svg_rect - tip (printf) is shown when the pointer rests on it; "" for none. Narrow ones are drawn 0.75 wide. */
@@ -62,7 +62,7 @@ void axis_nice(struct axis *x, int ticks);
 void svg_axis_x(FILE *f, const struct axis *x, double y0, double y1, int ticks, enum page_unit u, const char *title);
 void svg_axis_y(FILE *f, const struct axis *y, double x0, double x1, int ticks, enum page_unit u);
 
-/* ---- charts of one file (p->at) ----------------------------------------------------------------------------------- */
+/* ---- charts of one file (p->at) ------------------------------------------------------------------------ */
 void page_accuracy(const struct page *p);
 void page_acceptance(const struct page *p);
 void page_transfer(const struct page *p);

@@ -121,9 +121,11 @@ static void overlap(const struct report *p, FILE *out)
         fprintf(out, "overlap of transfers with compute: no transfer was measured in steady state\n");
         return;
     }
-    fprintf(out, "overlap in steady state (first decode start to last prefill end, %.6g s): %lld transfers, %.6g s summed;\n"
-                 "  %.2f %% of it while a request computes, %.2f %% while another one does\n",
-            o->window_s, (long long)o->transfers, o->transfer_s, 100 * o->any_s / o->transfer_s, 100 * o->others_s / o->transfer_s);
+    fprintf(out,
+            "overlap in steady state (first decode start to last prefill end, %.6g s): %lld transfers, %.6g s summed;\n"
+            "  %.2f %% of it while a request computes, %.2f %% while another one does\n",
+            o->window_s, (long long)o->transfers, o->transfer_s, 100 * o->any_s / o->transfer_s,
+            100 * o->others_s / o->transfer_s);
 }
 
 static void occupancy(const struct report *p, FILE *out)
@@ -131,7 +133,8 @@ static void occupancy(const struct report *p, FILE *out)
     struct report_rank *r = NULL;
     size_t n = 0;
     if (report_ranks(p, &r, &n) != ST_OK) return; /* said by the allocator */
-    fprintf(out, "ranks at work: %s\n", n ? "seconds in each kind of work; receive is waiting for the stage before" : "not recorded");
+    fprintf(out, "ranks at work: %s\n",
+            n ? "seconds in each kind of work; receive is waiting for the stage before" : "not recorded");
     if (n) {
         fprintf(out, "  %7s %5s %-8s %5s", "attempt", "rank", "role", "stage");
         for (int k = 0; k < RESULT_SPAN_N; k++) fprintf(out, " %11s", result_span_name((enum result_span_kind)k));

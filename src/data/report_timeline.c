@@ -1,5 +1,5 @@
-/* report_timeline - what happened when: throughput over time, requests, ranks. Attempts have clocks of their own, so each
- * gets its own picture. Only time stamps of the file are drawn. */
+/* report_timeline - what happened when: throughput over time, requests, ranks. Attempts have clocks of their own, so
+ * each gets its own picture. Only time stamps of the file are drawn. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,7 +57,7 @@ static void more_attempts(const struct page *p)
         fprintf(p->f, "<p class=\"none\">Only the first %d attempts with time stamps are drawn.</p>\n", ATTEMPTS_DRAWN);
 }
 
-/* ---- throughput ------------------------------------------------------------------------------------------------------ */
+/* ---- throughput ---------------------------------------------------------------------------------------- */
 
 static void throughput(const struct page *p, int32_t attempt)
 {
@@ -83,8 +83,8 @@ static void throughput(const struct page *p, int32_t attempt)
         double top = axis_at(&y, (double)tokens[b] / width), left = axis_at(&x, b * width);
         if (!ended[b]) continue;
         svg_rect(p->f, left + 0.5, top, axis_at(&x, (b + 1) * width) - left - 1, y.a - top, "c-decode",
-                 "%.3f to %.3f s: %lld requests ended with %lld tokens", b * width, (b + 1) * width, (long long)ended[b],
-                 (long long)tokens[b]);
+                 "%.3f to %.3f s: %lld requests ended with %lld tokens", b * width, (b + 1) * width,
+                 (long long)ended[b], (long long)tokens[b]);
     }
     svg_close(p->f);
 }
@@ -92,8 +92,10 @@ static void throughput(const struct page *p, int32_t attempt)
 void page_throughput(const struct page *p)
 {
     const struct report *r = p->file[p->at].report;
-    fputs("<h3>Throughput over time</h3>\n<p>Output tokens of the requests that ended in an interval, over its length. All "
-          "of the run: ", p->f);
+    fputs("<h3>Throughput over time</h3>\n<p>Output tokens of the requests that ended in an interval, over its length. "
+          "All "
+          "of the run: ",
+          p->f);
     page_number(p, r->output_tps_decode, PAGE_RATE, "output_tps_decode");
     fputs(" over the decode wall of ", p->f);
     page_number(p, r->decode_s, PAGE_SECONDS, "decode_s");
@@ -111,7 +113,7 @@ void page_throughput(const struct page *p)
     more_attempts(p);
 }
 
-/* ---- requests --------------------------------------------------------------------------------------------------------- */
+/* ---- requests ------------------------------------------------------------------------------------------ */
 
 static double begin_of(const struct result_row *row)
 {
@@ -166,7 +168,8 @@ static enum status requests(const struct page *p, int32_t attempt)
     for (size_t i = 0; i < show; i++) {
         double y = 6 + (double)i * step;
         one_request(p, &x, row[i], y, step - (step > 5 ? 1.5 : 0.5));
-        if (i % every == 0) svg_text(p->f, x.a - 6, y + step / 2 + 3.5, "end", "tick", "%lld", (long long)row[i]->index);
+        if (i % every == 0)
+            svg_text(p->f, x.a - 6, y + step / 2 + 3.5, "end", "tick", "%lld", (long long)row[i]->index);
     }
     svg_close(p->f);
     if (n > show) fprintf(p->f, "<p class=\"none\">The first %zu of %zu requests are drawn.</p>\n", show, n);
@@ -182,8 +185,10 @@ enum status page_requests(const struct page *p)
         fputs("<p class=\"none\">No time stamp was measured.</p>\n", p->f);
         return ST_OK;
     }
-    fputs("<p class=\"key\"><i class=\"c-wait\"></i>waiting <i class=\"c-main\"></i>prefill <i class=\"c-send\"></i>transfer "
-          "<i class=\"c-decode\"></i>decode; left: question</p>\n", p->f);
+    fputs("<p class=\"key\"><i class=\"c-wait\"></i>waiting <i class=\"c-main\"></i>prefill <i "
+          "class=\"c-send\"></i>transfer "
+          "<i class=\"c-decode\"></i>decode; left: question</p>\n",
+          p->f);
     for (int k = 0; k < ATTEMPTS_DRAWN; k++) {
         int32_t a = drawn(r, k);
         if (!a) break;
@@ -194,7 +199,7 @@ enum status page_requests(const struct page *p)
     return ST_OK;
 }
 
-/* ---- ranks -------------------------------------------------------------------------------------------------------------- */
+/* ---- ranks --------------------------------------------------------------------------------------------- */
 
 static const char *const span_class[RESULT_SPAN_N] = {"c-main", "c-wait", "c-send", "c-start", "c-decode"};
 static const char *const span_label[RESULT_SPAN_N] = {"prefill chunk", "waiting for the stage before", "sending state",
@@ -222,7 +227,8 @@ static void spans_of(const struct page *p, const struct axis *x, const struct re
         int faint = s->count > 1 && share < 0.995; /* several stretches and what lies between them */
         if (faint) svg_faint(p->f, fmax(share, 0.1));
         svg_rect(p->f, axis_at(x, s->begin), y, axis_at(x, s->end) - axis_at(x, s->begin), h, span_class[kind],
-                 "rank %d: %s%s, %.6f to %.6f s, busy %.6f s", s->rank, span_label[kind], who, s->begin, s->end, s->busy);
+                 "rank %d: %s%s, %.6f to %.6f s, busy %.6f s", s->rank, span_label[kind], who, s->begin, s->end,
+                 s->busy);
         if (faint) svg_faint(p->f, 1);
     }
 }
@@ -242,7 +248,8 @@ static void gantt(const struct page *p, const struct report_rank *r, size_t n)
         spans_of(p, &x, &r[i], y, step - 3);
         if (i % every) continue;
         if (strcmp(r[i].role, "prefill") == 0)
-            svg_text(p->f, x.a - 8, y + step / 2 + 3, "end", "tick", "%d stage %d tp %d", r[i].rank, r[i].stage, r[i].tp_rank);
+            svg_text(p->f, x.a - 8, y + step / 2 + 3, "end", "tick", "%d stage %d tp %d", r[i].rank, r[i].stage,
+                     r[i].tp_rank);
         else
             svg_text(p->f, x.a - 8, y + step / 2 + 3, "end", "tick", "%d %s tp %d", r[i].rank, r[i].role, r[i].tp_rank);
         svg_text(p->f, x.b + 8, y + step / 2 + 3, "start", "tick", "%.1f %%", 100 * work(&r[i]) / x.hi);
@@ -253,8 +260,10 @@ static void gantt(const struct page *p, const struct report_rank *r, size_t n)
 
 static void ranks_table(const struct page *p, const struct report_rank *r, size_t n)
 {
-    fputs("<details><summary>as a table</summary><table><thead><tr><th>attempt</th><th>rank</th><th>role</th><th>stage</th>"
-          "<th>tp</th>", p->f);
+    fputs("<details><summary>as a "
+          "table</summary><table><thead><tr><th>attempt</th><th>rank</th><th>role</th><th>stage</th>"
+          "<th>tp</th>",
+          p->f);
     for (int k = 0; k < RESULT_SPAN_N; k++) fprintf(p->f, "<th>%s</th>", span_label[k]);
     fputs("<th>first</th><th>last</th></tr></thead><tbody>\n", p->f);
     for (size_t i = 0; i < n; i++) {
@@ -263,7 +272,8 @@ static void ranks_table(const struct page *p, const struct report_rank *r, size_
         fprintf(p->f, "</td><td>%d</td><td>%d</td>", r[i].stage, r[i].tp_rank);
         for (int k = 0; k < RESULT_SPAN_N; k++) {
             fputs("<td>", p->f);
-            page_number(p, r[i].busy[k], PAGE_SECONDS, "occupancy.%zu.busy_s.%s", i, result_span_name((enum result_span_kind)k));
+            page_number(p, r[i].busy[k], PAGE_SECONDS, "occupancy.%zu.busy_s.%s", i,
+                        result_span_name((enum result_span_kind)k));
             fputs("</td>", p->f);
         }
         fputs("<td>", p->f);
@@ -282,13 +292,17 @@ enum status page_ranks(const struct page *p)
     TRY(report_ranks(p->file[p->at].report, &r, &n));
     fputs("<h3>Pipeline occupancy</h3>\n", p->f);
     if (n == 0)
-        fputs("<p class=\"none\">Not recorded: the file has no spans of ranks. A run writes them when it comes to its end.</p>\n",
+        fputs("<p class=\"none\">Not recorded: the file has no spans of ranks. A run writes them when it comes to its "
+              "end.</p>\n",
               p->f);
     else
-        fputs("<p class=\"key\"><i class=\"c-main\"></i>prefill chunk <i class=\"c-wait\"></i>waiting for the stage before "
-              "<i class=\"c-send\"></i>sending state <i class=\"c-start\"></i>taking state <i class=\"c-decode\"></i>decode "
+        fputs("<p class=\"key\"><i class=\"c-main\"></i>prefill chunk <i class=\"c-wait\"></i>waiting for the stage "
+              "before "
+              "<i class=\"c-send\"></i>sending state <i class=\"c-start\"></i>taking state <i "
+              "class=\"c-decode\"></i>decode "
               "round; right: share of the time at work, waiting left out. Pale: several "
-              "stretches with pauses between them</p>\n", p->f);
+              "stretches with pauses between them</p>\n",
+              p->f);
     int drawn_attempts = 0;
     for (size_t i = 0, m; i < n; i += m) {
         for (m = 1; i + m < n && r[i + m].attempt == r[i].attempt;) m++;

@@ -1,6 +1,6 @@
-/* report_trace - the time stamps of a file as Chrome trace events. A process for each kind of thing in each attempt, since
- * attempts have clocks of their own; in the first a thread a request, in the last one a rank and kind of work, so that
- * slices of a thread never cross. */
+/* report_trace - the time stamps of a file as Chrome trace events. A process for each kind of thing in each attempt,
+ * since attempts have clocks of their own; in the first a thread a request, in the last one a rank and kind of work,
+ * so that slices of a thread never cross. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,8 +123,10 @@ static void print_slice(struct trace *t, const struct slice *s)
 {
     const char *comma = "";
     next(t);
-    fprintf(t->out, "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%lld,\"tid\":%lld,\"args\":{",
-            s->name, s->category, s->begin * 1e6, (s->end - s->begin) * 1e6, (long long)s->pid, (long long)s->tid);
+    fprintf(
+        t->out,
+        "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%lld,\"tid\":%lld,\"args\":{",
+        s->name, s->category, s->begin * 1e6, (s->end - s->begin) * 1e6, (long long)s->pid, (long long)s->tid);
     const struct {
         const char *key;
         int64_t v;

@@ -3,8 +3,8 @@
  * One span is one stretch of work as the role loop measures it for rank_stats (the same two clock readings): nothing is
  * derived. The record holds SPANS_MAX spans however long the run is: when it is full, neighbours of one kind that lie
  * within width_s together become one span, which knows how many it stands for and how long they were busy, and width_s
- * doubles until half of the room is free. So no work is lost, only resolution: at the end it is some hundredth of the run
- * at worst. The token loop allocates nothing.
+ * doubles until half of the room is free. So no work is lost, only resolution: at worst it is some hundredth of the run
+ * at its end. The token loop allocates nothing.
  * Times are world_now of the rank. Gaps between spans are idle or unmeasured time. */
 #ifndef PDFLASH_PD_SPANS_H
 #define PDFLASH_PD_SPANS_H
@@ -42,8 +42,8 @@ enum status spans_open(struct spans *s);
 void spans_close(struct spans *s); /* a cleared struct is legal */
 /* spans_add - one stretch of work; s NULL: nothing. begin_s of a kind never decreases. Local. */
 void spans_add(struct spans *s, enum span_kind kind, int request, double begin_s, double end_s);
-/* spans_gather - the spans of all ranks, by rank, on rank root of w->all; elsewhere *all_p is NULL and *n_p 0. The caller
- * releases *all_p (mem_free). ST_E_NOMEM, ST_E_MPI. Collective on all. */
+/* spans_gather - the spans of all ranks, by rank, on rank root of w->all; elsewhere *all_p is NULL and *n_p 0. The
+ * caller releases *all_p (mem_free). ST_E_NOMEM, ST_E_MPI. Collective on all. */
 enum status spans_gather(struct world *w, const struct spans *s, int root, struct span **all_p, size_t *n_p);
 
 #endif
