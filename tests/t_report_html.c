@@ -262,9 +262,10 @@ END_TEST
 START_TEST(empty_partial_and_failed_files_make_pages)
 {
     static const char *const says[] = {"Failed run: no row was committed",
-                                       "Not measured: the run did not come to its end", "No verify step was recorded"};
+                                       "Not measured: the run did not come to its end", "No verify step was recorded", "No verify step was recorded",
+                                       "No verify step was recorded"};
     log_mute(1);
-    for (int kind = 0; kind < 3; kind++) {
+    for (int kind = 0; kind < 5; kind++) {
         struct seen s = {.numbers = 0};
         struct opened *o = kit_load(kit_odd("odd.h5", kind));
         check_page(&o, 1, &s);

@@ -26,7 +26,8 @@ void page_text(FILE *f, const char *s);
 void page_clip(FILE *f, const char *s, size_t n);
 /* page_printf - printf, escaped. */
 void page_printf(FILE *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* page_number - a number for a person, with its key in the JSON summary (printf) and its value; NaN: "not measured". */
+/* page_number - a number for a person, with its key in the JSON summary (printf) and its value; not finite:
+ * "not measured". */
 void page_number(const struct page *p, double v, enum page_unit u, const char *key, ...)
     __attribute__((format(printf, 4, 5)));
 /* page_format - the number alone, as page_number shows it. */

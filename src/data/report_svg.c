@@ -89,7 +89,7 @@ static void plain(double v, const char *unit, char buf[48])
 
 const char *page_format(double v, enum page_unit u, char buf[48])
 {
-    if (isnan(v)) return strcpy(buf, "not measured");
+    if (!isfinite(v)) return strcpy(buf, "not measured");
     switch (u) {
     case PAGE_COUNT: grouped(v, buf); break;
     case PAGE_PLAIN: plain(v, "", buf); break;
@@ -115,12 +115,12 @@ void page_number(const struct page *p, double v, enum page_unit u, const char *k
 {
     char buf[48];
     va_list ap;
-    fprintf(p->f, "<span class=\"n%s\" data-k=\"%zu:", isnan(v) ? " none" : "", p->at);
+    fprintf(p->f, "<span class=\"n%s\" data-k=\"%zu:", isfinite(v) ? "" : " none", p->at);
     va_start(ap, key);
     escaped(p->f, key, ap);
     va_end(ap);
     fputs("\" data-v=\"", p->f);
-    if (!isnan(v)) fprintf(p->f, "%.15g", v);
+    if (isfinite(v)) fprintf(p->f, "%.15g", v);
     fprintf(p->f, "\">%s</span>", page_format(v, u, buf));
 }
 
@@ -218,7 +218,8 @@ double axis_at(const struct axis *x, double v)
 double axis_step(double span, int ticks)
 {
     double raw = span / ticks, power = pow(10, floor(log10(raw))), m = raw / power;
-    return power * (m <= 1 ? 1 : m <= 2 ? 2 : m <= 5 ? 5 : 10);
+    double step = power * (m <= 1 ? 1 : m <= 2 ? 2 : m <= 5 ? 5 : 10);
+    return step > 0 && isfinite(step) ? step : span; /* a damaged file may hold any number */
 }
 
 void axis_nice(struct axis *x, int ticks)
@@ -248,7 +249,7 @@ void svg_axis_x(FILE *f, const struct axis *x, double y0, double y1, int ticks, 
 {
     char buf[48];
     double step = axis_step(x->hi - x->lo, ticks);
-    for (int i = 0; x->lo + i * step <= x->hi + step * 1e-6; i++) {
+    for (int i = 0; x->lo + i * step <= x->hi + step * 1e-6 && i <= 4 * ticks; i++) {
         double v = x->lo + i * step, at = axis_at(x, v);
         label(v, step, u, buf);
         svg_line(f, at, y0, at, y1, "grid");
@@ -262,7 +263,7 @@ void svg_axis_y(FILE *f, const struct axis *y, double x0, double x1, int ticks, 
 {
     char buf[48];
     double step = axis_step(y->hi - y->lo, ticks);
-    for (int i = 0; y->lo + i * step <= y->hi + step * 1e-6; i++) {
+    for (int i = 0; y->lo + i * step <= y->hi + step * 1e-6 && i <= 4 * ticks; i++) {
         double v = y->lo + i * step, at = axis_at(y, v);
         label(v, step, u, buf);
         svg_line(f, x0, at, x1, at, "grid");

@@ -66,10 +66,14 @@ static void throughput(const struct page *p, int32_t attempt)
     double end = end_of(r, attempt, &rows), most = 0;
     int bins = rows < 8 ? 8 : rows > BINS_MAX ? BINS_MAX : (int)rows;
     double width = end / bins;
+    if (!isfinite(1 / width)) {
+        fputs("<p class=\"none\">The time stamps of the file are too small to divide.</p>\n", p->f);
+        return;
+    }
     for (size_t i = 0; i < r->n; i++) {
         if (r->row[i].attempt != attempt || !isfinite(r->row[i].timing.end)) continue;
-        int b = (int)(r->row[i].timing.end / width);
-        b = b < 0 ? 0 : b >= bins ? bins - 1 : b;
+        double at = r->row[i].timing.end / width;
+        int b = at < 0 ? 0 : at >= bins ? bins - 1 : (int)at;
         tokens[b] += r->row[i].output_tokens;
         ended[b]++;
     }
@@ -135,7 +139,7 @@ static int by_begin(const void *x, const void *y)
 static void phase(const struct page *p, const struct axis *x, const struct result_row *row, const char *name,
                   const char *cls, double from, double to, double y, double h)
 {
-    if (!isfinite(from) || !isfinite(to) || to < from) return;
+    if (!isfinite(from) || !isfinite(to) || !isfinite(to - from) || to < from) return;
     svg_rect(p->f, axis_at(x, from), y, axis_at(x, to) - axis_at(x, from), h, cls,
              "question %lld: %s %.6f to %.6f s (%.6f s)", (long long)row->index, name, from, to, to - from);
 }
@@ -213,24 +217,44 @@ static double work(const struct report_rank *r)
     return s;
 }
 
+static void draw_span(const struct page *p, const struct axis *x, const struct result_span *s, double y, double h)
+{
+    int kind = result_span_kind(s);
+    char who[64] = "";
+    if (s->count == 0) return;
+    if (s->request >= 0) snprintf(who, sizeof who, " of question %d", s->request);
+    if (s->count > 1) snprintf(who + strlen(who), sizeof who - strlen(who), ", %d stretches", s->count);
+    double share = s->end > s->begin ? s->busy / (s->end - s->begin) : 1;
+    int faint = s->count > 1 && share < 0.995; /* several stretches and what lies between them */
+    if (faint) svg_faint(p->f, fmax(share, 0.1));
+    svg_rect(p->f, axis_at(x, s->begin), y, axis_at(x, s->end) - axis_at(x, s->begin), h, span_class[kind],
+             "rank %d: %s%s, %.6f to %.6f s, busy %.6f s", s->rank, span_label[kind], who, s->begin, s->end, s->busy);
+    if (faint) svg_faint(p->f, 1);
+}
+
+/* Spans that no eye can part are drawn as one, as the recorder joins them: a page of many ranks stays small. */
 static void spans_of(const struct page *p, const struct axis *x, const struct report_rank *r, double y, double h)
 {
     const struct results *f = p->file[p->at].report->results;
+    const double unit = (x->hi - x->lo) / (x->b - x->a), near = 0.4 * unit, wide = 3 * unit;
+    struct result_span open[RESULT_SPAN_N];
+    memset(open, 0, sizeof open);
     for (size_t i = 0; i < f->n_spans; i++) {
         const struct result_span *s = &f->span[i];
         if (s->attempt != r->attempt || s->rank != r->rank) continue;
-        int kind = result_span_kind(s);
-        char who[48] = "";
-        if (s->request >= 0) snprintf(who, sizeof who, " of question %d", s->request);
-        if (s->count > 1) snprintf(who + strlen(who), sizeof who - strlen(who), ", %d stretches", s->count);
-        double share = s->end > s->begin ? s->busy / (s->end - s->begin) : 1;
-        int faint = s->count > 1 && share < 0.995; /* several stretches and what lies between them */
-        if (faint) svg_faint(p->f, fmax(share, 0.1));
-        svg_rect(p->f, axis_at(x, s->begin), y, axis_at(x, s->end) - axis_at(x, s->begin), h, span_class[kind],
-                 "rank %d: %s%s, %.6f to %.6f s, busy %.6f s", s->rank, span_label[kind], who, s->begin, s->end,
-                 s->busy);
-        if (faint) svg_faint(p->f, 1);
+        struct result_span *o = &open[result_span_kind(s)];
+        int join = o->count && o->count <= INT32_MAX - s->count && s->begin >= o->begin;
+        if (join && s->begin - o->end <= near && s->end - o->begin <= wide) {
+            if (o->request != s->request) o->request = -1;
+            o->count += s->count;
+            o->busy += s->busy;
+            o->end = fmax(o->end, s->end);
+            continue;
+        }
+        draw_span(p, x, o, y, h);
+        *o = *s;
     }
+    for (int k = 0; k < RESULT_SPAN_N; k++) draw_span(p, x, &open[k], y, h);
 }
 
 /* ranks first .. first+n-1 of one attempt */

@@ -66,7 +66,7 @@ static void name_it(struct trace *t, const char *what, int64_t pid, int64_t tid,
 
 static enum status add(struct trace *t, const struct slice *s)
 {
-    if (!isfinite(s->begin) || !isfinite(s->end) || s->end < s->begin) return ST_OK; /* not measured */
+    if (!isfinite(s->begin * 1e6) || !isfinite((s->end - s->begin) * 1e6) || s->end < s->begin) return ST_OK; /* none */
     if (t->n == t->room) {
         struct slice *more = mem_grow(t->slice, t->n, 2 * t->room + 64, sizeof *more, "trace events");
         if (!more) return ST_E_NOMEM;
