@@ -20,7 +20,11 @@ has "C1 and C2 are one configuration, none is not" "$W/three.html" "Config hashe
 "$PDFLASH" show --html "$W/two.html" "$W/c2.h5" "$W/c1.h5" 2>/dev/null
 has "C1 and C2 have equal hashes" "$W/two.html" "All files have the same config hash"
 has "and the same tokens" "$W/two.html" "<td>4 of 4</td>"
-if command -v xmllint >/dev/null; then check "xmllint takes the page" xmllint --noout "$W/r.html" "$W/three.html"; fi
+if command -v xmllint >/dev/null; then
+    check "xmllint takes the page" xmllint --noout "$W/r.html" "$W/three.html"
+else
+    echo "skip xmllint takes the page: no xmllint (package libxml2-utils)"
+fi
 if command -v python3 >/dev/null; then
     check "trace and table as python reads them" python3 -c '
 import csv, json, sys
@@ -31,6 +35,8 @@ assert {e["name"] for e in x} >= {"prefill", "transfer", "decode", "receive", "s
 r = list(csv.DictReader(open(sys.argv[2], encoding="utf-8", newline="")))
 assert len(r) == 4 and [int(q["index"]) for q in r] == list(range(4)) and all(q["openai_correct"] == "1" for q in r)
 ' "$W/t.json" "$W/r.csv"
+else
+    echo "skip trace and table as python reads them: no python3"
 fi
 # the rule: correct by token identity and by train-64; which way the gain goes is the machine's affair
 "$PDFLASH" show --reference "$W/none.h5" "$W/c2.h5" >"$W/text" 2>&1
