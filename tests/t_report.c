@@ -391,6 +391,7 @@ START_TEST(a_run_without_rows_is_a_failed_run)
     char *text = text_of(report_text, &p);
     has(text, "FAILED RUN: no row was committed");
     has(text, "memory: not measured");
+    has(text, "ranks at work: not recorded");
     has(text, "decode, wall                 not measured");
     has(text, "none completed");
     has_not(text, "nan");

@@ -24,6 +24,7 @@ struct options {
     const char *jsonl, *shots_from; /* prompts */
     const char *journal;            /* rebuild */
     int json;                       /* show, plan, bench */
+    const char *html, *trace, *csv, *reference; /* show */
     const char *sizes;              /* bench transfer */
     int mib, reps;
     /* topology */

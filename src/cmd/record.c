@@ -295,6 +295,25 @@ static enum status write_memory(struct record *r, const struct rank_stats *st, i
     return s;
 }
 
+enum status record_spans(struct record *r, const struct rank_stats *st, const struct span *span, size_t n)
+{
+    static const enum result_span_kind kind[SPAN_KIND_N] = {RESULT_SPAN_PREFILL, RESULT_SPAN_RECEIVE, RESULT_SPAN_SEND,
+                                                            RESULT_SPAN_START, RESULT_SPAN_DECODE};
+    struct result_span *v = mem_alloc(n, sizeof *v, "spans of work");
+    if (!v) return ST_E_NOMEM;
+    for (size_t i = 0; i < n; i++) {
+        const struct rank_stats *s = &st[span[i].rank];
+        v[i] = (struct result_span){.rank = span[i].rank, .stage = s->stage, .tp_rank = s->tp_rank,
+                                    .request = span[i].request, .count = span[i].count, .begin = span[i].begin_s,
+                                    .end = span[i].end_s, .busy = span[i].busy_s};
+        snprintf(v[i].role, sizeof v[i].role, "%s", s->role == ROLE_PREFILL ? "prefill" : "decode");
+        snprintf(v[i].kind, sizeof v[i].kind, "%s", result_span_name(kind[span[i].kind]));
+    }
+    enum status e = results_spans(r->w, v, n);
+    mem_free(v);
+    return e;
+}
+
 enum status record_finish(struct record *r, const struct rank_stats *st, int n_ranks, const char *plan_json,
                           const char *osc, int interrupted, int *complete_p)
 {

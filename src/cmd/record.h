@@ -27,6 +27,8 @@ enum status record_open(const struct options *o, const struct setup *s, const st
 void record_close(struct record *r);
 /* the sink of decode_role */
 struct run_sink record_sink(struct record *r);
+/* record_spans - when the ranks were at work; before record_finish. st: [ranks], span[i].rank names one of them. */
+enum status record_spans(struct record *r, const struct rank_stats *st, const struct span *span, size_t n);
 /* record_finish - per-rank figures, plan, end time, completeness. *complete_p: all rows, or those of the shard,
  * are there. */
 enum status record_finish(struct record *r, const struct rank_stats *st, int n_ranks, const char *plan_json,

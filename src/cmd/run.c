@@ -35,6 +35,7 @@ struct job {
     int n, max_prompt;
     struct plan_options plan; /* as told */
     struct run_config rc;
+    struct spans spans;
     struct facts facts;
     struct record *rec;
     struct dump *dump;
@@ -155,6 +156,7 @@ static void fill_run_config(struct job *j)
         .watchdog_s = j->o.watchdog,
         .interrupted = stop_signal(),
         .inject = j->inj.run,
+        .spans = &j->spans,
     };
     r->transfer = (struct transfer_options){.transport = j->o.transport ? TRANSPORT_SENDRECV : TRANSPORT_RMA,
                                             .window = j->o.window ? WINDOW_CREATE : WINDOW_ALLOCATE,
@@ -207,6 +209,7 @@ static enum status prepare(struct job *j)
     TRY(share_prompts(j));
     if (j->n == 0) return ERR(ST_E_CONFIG, "%s: no prompts", j->o.prompts);
     TRY(world_agree(&j->w, open_ops(j)));
+    TRY(world_agree(&j->w, spans_open(&j->spans)));
     setup_plan_options(&j->o, &j->s, j->max_prompt, j->n, &j->plan);
     if (j->o.dedupe) j->plan.share = (struct share){j->s.topo.n_decode, j->w.node_of};
     j->told = j->s;
@@ -321,7 +324,7 @@ static void print_memory(const struct rank_stats *s, int n)
              (double)s[grew].rss_quarter / 1048576, (double)s[grew].rss_end / 1048576);
 }
 
-static enum status leader_end(struct job *j, const struct rank_stats *all)
+static enum status leader_end(struct job *j, const struct rank_stats *all, const struct span *span, size_t n_spans)
 {
     int lead = leader_rank(j);
     char *plan = NULL;
@@ -337,7 +340,8 @@ static enum status leader_end(struct job *j, const struct rank_stats *all)
     print_memory(all, j->w.size);
     TRY(facts_plan_json(&j->told, &j->plan, &plan));
     const char *osc = j->s.topo.single ? "none" : transfer_osc(j->rc.transfer.transport);
-    enum status st = record_finish(j->rec, all, j->w.size, plan, osc, *stop_signal() != 0, &j->complete);
+    enum status st = record_spans(j->rec, all, span, n_spans);
+    if (st == ST_OK) st = record_finish(j->rec, all, j->w.size, plan, osc, *stop_signal() != 0, &j->complete);
     mem_free(plan);
     TRY(st);
     int unfinished = record_unfinished(j->rec);
@@ -353,7 +357,11 @@ static enum status finish(struct job *j, const struct rank_stats *mine)
     TRY(world_agree(&j->w, all ? ST_OK : ST_E_NOMEM));
     enum status st = mpi_check(MPI_Allgather(mine, sizeof *mine, MPI_BYTE, all, sizeof *mine, MPI_BYTE, j->w.all), "MPI_Allgather");
     if (st == ST_OK) st = check_ranks(all, j->w.size);
-    enum status rec = j->leader ? leader_end(j, all) : ST_OK;
+    struct span *span = NULL;
+    size_t n_spans = 0;
+    enum status rec = spans_gather(&j->w, &j->spans, leader_rank(j), &span, &n_spans);
+    if (rec == ST_OK && j->leader) rec = leader_end(j, all, span, n_spans);
+    mem_free(span);
     if (st == ST_OK) st = rec;
     if (j->dump && st == ST_OK) st = dump_write(j->dump);
     mem_free(all);
@@ -399,6 +407,7 @@ static enum status job_body(struct job *j)
 static void job_close(struct job *j)
 {
     dump_close(j->dump);
+    spans_close(&j->spans);
     record_close(j->rec);
     mem_free(j->desc);
     if (j->ops.close) j->ops.close(&j->ops);

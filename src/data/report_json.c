@@ -1,13 +1,24 @@
 /* report_json - the summary as one JSON object. */
 #include <jansson.h>
 #include <math.h>
+#include <string.h>
 
 #include "base/buf.h"
 #include "data/report.h"
+#include "data/utf8.h"
 
 static json_t *real(double d)
 {
     return isfinite(d) ? json_real(d) : json_null();
+}
+
+/* text of files and paths, which may hold what is no UTF-8; NULL when out of memory */
+static json_t *text_of(const char *s)
+{
+    char *clean = utf8_clean(s, strlen(s));
+    json_t *v = clean ? json_string(clean) : NULL;
+    mem_free(clean);
+    return v;
 }
 
 /* all of these make *bad when something is NULL */
@@ -92,8 +103,8 @@ static json_t *memory(const struct report *p, int *bad)
         const struct result_memory *m = &p->results->memory[i];
         json_t *o = json_object();
         put(o, "rank", json_integer(m->rank), bad);
-        put(o, "role", json_string(m->role), bad);
-        put(o, "host", json_string(m->host), bad);
+        put(o, "role", text_of(m->role), bad);
+        put(o, "host", text_of(m->host), bad);
         put(o, "host_peak_bytes", bytes(m->host_peak_bytes), bad);
         put(o, "weights_bytes", bytes(m->weights_bytes), bad);
         put(o, "state_bytes", bytes(m->state_bytes), bad);
@@ -127,8 +138,8 @@ static json_t *attempts(const struct report *p, int *bad)
         json_t *o = json_object();
         put(o, "attempt", json_integer(i), bad);
         put(o, "rows", json_integer(a.rows), bad);
-        put(o, "topology", json_string(a.topology), bad);
-        put(o, "run_id", json_string(a.run_id), bad);
+        put(o, "topology", text_of(a.topology), bad);
+        put(o, "run_id", text_of(a.run_id), bad);
         push(list, o, bad);
     }
     return list;
@@ -143,6 +154,62 @@ static json_t *overlap(const struct report *p, int *bad)
     put(o, "transfer_s", real(v->transfer_s), bad);
     put(o, "share_any", real(v->transfer_s > 0 ? v->any_s / v->transfer_s : NAN), bad);
     put(o, "share_others", real(v->transfer_s > 0 ? v->others_s / v->transfer_s : NAN), bad);
+    return o;
+}
+
+static enum status occupancy(const struct report *p, json_t *o, int *bad)
+{
+    struct report_rank *r = NULL;
+    size_t n = 0;
+    json_t *list = json_array();
+    enum status st = report_ranks(p, &r, &n);
+    for (size_t i = 0; i < n; i++) {
+        json_t *x = json_object(), *busy = json_object();
+        put(x, "attempt", json_integer(r[i].attempt), bad);
+        put(x, "rank", json_integer(r[i].rank), bad);
+        put(x, "role", text_of(r[i].role), bad);
+        put(x, "stage", json_integer(r[i].stage), bad);
+        put(x, "tp_rank", json_integer(r[i].tp_rank), bad);
+        put(x, "spans", json_integer(r[i].spans), bad);
+        put(x, "begin_s", real(r[i].begin), bad);
+        put(x, "end_s", real(r[i].end), bad);
+        for (int k = 0; k < RESULT_SPAN_N; k++)
+            put(busy, result_span_name((enum result_span_kind)k), real(r[i].busy[k]), bad);
+        put(x, "busy_s", busy, bad);
+        push(list, x, bad);
+    }
+    mem_free(r);
+    put(o, "occupancy", list, bad);
+    return st;
+}
+
+static json_t *check(enum report_check c)
+{
+    return c == REPORT_NOT_MADE ? json_null() : json_boolean(c == REPORT_HOLDS);
+}
+
+static json_t *decision(const struct report_decision *d, int *bad)
+{
+    json_t *o = json_object();
+    put(o, "verdict", json_string(report_verdict_name(d->verdict)), bad);
+    put(o, "why", text_of(d->why), bad);
+    put(o, "reference", text_of(d->reference), bad);
+    put(o, "whole", check(d->whole), bad);
+    put(o, "token_identity", check(d->identity), bad);
+    put(o, "compared", json_integer(d->compared), bad);
+    put(o, "identical", json_integer(d->identical), bad);
+    put(o, "first_different", d->first_different < 0 ? json_null() : json_integer(d->first_different), bad);
+    put(o, "train64", check(d->train64), bad);
+    put(o, "train_right", json_integer(d->train_right), bad);
+    put(o, "train_rows", json_integer(d->train_rows), bad);
+    put(o, "correct", check(d->correct), bad);
+    put(o, "gain", real(d->gain), bad);
+    put(o, "output_tps_decode", real(d->tps), bad);
+    put(o, "reference_output_tps_decode", real(d->reference_tps), bad);
+    put(o, "accept_length", real(d->accept_length), bad);
+    put(o, "reference_accept_length", real(d->reference_accept_length), bad);
+    put(o, "note", text_of(d->note), bad);
+    put(o, "caveat", text_of(d->caveat), bad);
     return o;
 }
 
@@ -162,9 +229,9 @@ static void put_documented(json_t *o, const struct report *p, int *bad)
     put(o, "total_s", real(p->total_s), bad);
     put(o, "output_tps_decode", real(p->output_tps_decode), bad);
     put(o, "output_tps_total", real(p->output_tps_total), bad);
-    put(o, "spec", json_string(p->spec), bad);
-    put(o, "topology", json_string(p->topology), bad);
-    put(o, "config_hash", json_string(p->config_hash), bad);
+    put(o, "spec", text_of(p->spec), bad);
+    put(o, "topology", text_of(p->topology), bad);
+    put(o, "config_hash", text_of(p->config_hash), bad);
 }
 
 enum status report_json(const struct report *p, char **text_p)
@@ -190,6 +257,8 @@ enum status report_json(const struct report *p, char **text_p)
     put(o, "memory", memory(p, &bad), &bad);
     put(o, "phases", phases(p, &bad), &bad);
     put(o, "overlap", overlap(p, &bad), &bad);
+    if (occupancy(p, o, &bad) != ST_OK) bad = 1;
+    if (p->decision) put(o, "decision", decision(p->decision, &bad), &bad);
     char *text = bad ? NULL : json_dumps(o, JSON_REAL_PRECISION(15)); /* memory from malloc */
     json_decref(o);
     if (!text) return ERR(ST_E_NOMEM, "no memory for the JSON summary");

@@ -1,6 +1,7 @@
 /* report_text - the summary and the grading list for a person. */
 #include <math.h>
 
+#include "base/buf.h"
 #include "data/report.h"
 
 static void seconds(FILE *out, const char *name, double s)
@@ -120,9 +121,31 @@ static void overlap(const struct report *p, FILE *out)
         fprintf(out, "overlap of transfers with compute: no transfer was measured in steady state\n");
         return;
     }
-    fprintf(out, "overlap in steady state (first decode start to last prefill end, %.6g s): %lld transfers, %.6g s summed;\n"
-                 "  %.2f %% of it while a request computes, %.2f %% while another one does\n",
-            o->window_s, (long long)o->transfers, o->transfer_s, 100 * o->any_s / o->transfer_s, 100 * o->others_s / o->transfer_s);
+    fprintf(out,
+            "overlap in steady state (first decode start to last prefill end, %.6g s): %lld transfers, %.6g s summed;\n"
+            "  %.2f %% of it while a request computes, %.2f %% while another one does\n",
+            o->window_s, (long long)o->transfers, o->transfer_s, 100 * o->any_s / o->transfer_s,
+            100 * o->others_s / o->transfer_s);
+}
+
+static void occupancy(const struct report *p, FILE *out)
+{
+    struct report_rank *r = NULL;
+    size_t n = 0;
+    if (report_ranks(p, &r, &n) != ST_OK) return; /* said by the allocator */
+    fprintf(out, "ranks at work: %s\n",
+            n ? "seconds in each kind of work; receive is waiting for the stage before" : "not recorded");
+    if (n) {
+        fprintf(out, "  %7s %5s %-8s %5s", "attempt", "rank", "role", "stage");
+        for (int k = 0; k < RESULT_SPAN_N; k++) fprintf(out, " %11s", result_span_name((enum result_span_kind)k));
+        fputc('\n', out);
+    }
+    for (size_t i = 0; i < n; i++) {
+        fprintf(out, "  %7d %5d %-8s %5d", r[i].attempt, r[i].rank, r[i].role, r[i].stage);
+        for (int k = 0; k < RESULT_SPAN_N; k++) fprintf(out, " %11.6f", r[i].busy[k]);
+        fputc('\n', out);
+    }
+    mem_free(r);
 }
 
 static void head(const struct report *p, FILE *out)
@@ -154,6 +177,7 @@ void report_text(const struct report *p, FILE *out)
     memory(p, out);
     times(p, out);
     overlap(p, out);
+    occupancy(p, out);
 }
 
 static void list_rows(const struct report *p, FILE *out, enum result_stop stop, const char *title)

@@ -172,6 +172,13 @@ static enum status on_memory(void *ctx, const struct result_memory *m, size_t n)
     return results_store_memory(b->s, m, n);
 }
 
+static enum status on_spans(void *ctx, const struct result_span *v, size_t n)
+{
+    struct rebuild *b = ctx;
+    for (size_t i = 0; i < n; i++) TRY(results_check_span(b->path, i, &v[i], b->s->attempt, b->s->questions));
+    return results_store_spans(b->s, v, n);
+}
+
 static enum status on_finish(void *ctx, int complete)
 {
     struct rebuild *b = ctx;
@@ -183,7 +190,7 @@ enum status results_store_from_journal(const char *path, const char *journal, st
 {
     struct results_store s = {.f = NULL};
     struct rebuild b = {path, &s, 0, 0};
-    const struct results_replay r = {&b, on_run, on_row, on_attrs, on_plan, on_memory, on_finish};
+    const struct results_replay r = {&b, on_run, on_row, on_attrs, on_plan, on_memory, on_finish, on_spans};
     enum status st = results_journal_replay(journal, &r);
     if (st == ST_OK && !b.open) st = ERR(ST_E_FORMAT, "%s: no whole line, nothing to rebuild from", journal);
     if (st == ST_OK) st = results_store_complete(&s, b.complete);
@@ -229,6 +236,7 @@ static enum status journal_from_file(struct results_writer *w)
     for (size_t i = 0; i < r->n && st == ST_OK; i++)
         st = results_journal_add(&w->journal, results_json_row(&r->row[i]));
     if (st == ST_OK && r->n_memory) st = results_journal_add(&w->journal, results_json_memory(r->memory, r->n_memory));
+    if (st == ST_OK && r->n_spans) st = results_journal_add(&w->journal, results_json_spans(r->span, r->n_spans));
     results_free(r);
     return st;
 }
@@ -255,7 +263,7 @@ static enum status resume(struct results_writer *w, const struct results_setup *
     int64_t before = w->store.rows;
     if (lines > 0) { /* a kill leaves what only the journal has: a row, the attributes of an attempt without rows */
         struct rebuild b = {w->path, &w->store, 1, 0};
-        const struct results_replay r = {&b, on_same_run, on_row, on_attrs, NULL, NULL, NULL};
+        const struct results_replay r = {&b, on_same_run, on_row, on_attrs, NULL, NULL, NULL, NULL};
         TRY(results_journal_replay(w->journal.path, &r));
     }
     TRY(same_as_file(w->path, &w->store, setup));
@@ -461,6 +469,23 @@ enum status results_memory(struct results_writer *w, const struct result_memory 
     }
     TRY(note(w, results_journal_add(&w->journal, results_json_memory(m, n))));
     return note(w, results_store_memory(&w->store, m, n));
+}
+
+enum status results_spans(struct results_writer *w, const struct result_span *s, size_t n)
+{
+    TRY(usable(w));
+    struct result_span *own = mem_alloc(n, sizeof *own, "spans of work");
+    if (!own) return ST_E_NOMEM;
+    enum status st = ST_OK;
+    for (size_t i = 0; i < n && st == ST_OK; i++) {
+        own[i] = s[i];
+        own[i].attempt = w->store.attempt;
+        st = results_check_span(w->path, i, &own[i], w->store.attempt, w->store.questions);
+    }
+    if (st == ST_OK && n) st = note(w, results_journal_add(&w->journal, results_json_spans(own, n)));
+    if (st == ST_OK) st = note(w, results_store_spans(&w->store, own, n));
+    mem_free(own);
+    return st;
 }
 
 enum status results_finish(struct results_writer *w, int complete, int *complete_p)

@@ -11,6 +11,8 @@
  *   /transfer              table: index, component, bytes, puts, seconds, checksum; RESULT_COMP_N rows a request
  *   /memory                table, one row a rank: bytes; -1 = there is none or it was not measured
  *   /grading/verdict       table: index and 0/1 under each rule; /grading/<rule>_extracted UTF-8 [rows]
+ *   /occupancy             table: when each rank was at work (struct result_span), all attempts that came to an end;
+ *                          absent when none was recorded
  *   /plan                  UTF-8 [0 or 1]: the plan as JSON; attributes from the caller
  * Root attributes: schema "pdflash-results", schema_version, config_hash, questions, block, attempt, complete,
  * and whatever the caller sets (spec, topology, command_line, ...). Attributes set again by a later attempt describe
@@ -93,6 +95,24 @@ struct result_memory {   /* one rank; bytes, -1 = none or not measured */
     int64_t weights_bytes, state_bytes, window_bytes;
     int64_t device_bytes;    /* peak on the device */
 };
+/* what a rank does in a span: prefill = a chunk through its layers, receive = waits for the stage before, send = puts
+ * state, start = takes the state of a request, decode = a round for all running requests */
+enum result_span_kind {
+    RESULT_SPAN_PREFILL, RESULT_SPAN_RECEIVE, RESULT_SPAN_SEND, RESULT_SPAN_START, RESULT_SPAN_DECODE, RESULT_SPAN_N
+};
+struct result_span {     /* a stretch of work of one rank, or `count` of them close together */
+    int32_t attempt;     /* writer: set by results_spans */
+    int32_t rank;        /* in the world */
+    char role[8];        /* "prefill", "decode", "single" */
+    int32_t stage, tp_rank;
+    char kind[8];        /* result_span_name */
+    int32_t request;     /* question index; -1: several */
+    int32_t count;
+    double begin, end;   /* seconds since the start of the attempt */
+    double busy;         /* seconds of work, <= end - begin */
+};
+const char *result_span_name(enum result_span_kind k);  /* "prefill", "receive", "send", "start", "decode" */
+int result_span_kind(const struct result_span *s);      /* enum result_span_kind, -1: unknown */
 struct result_attr {     /* one root attribute */
     const char *key;     /* not one the module writes itself (ST_E_RANGE) */
     enum h5_kind kind;   /* H5_KIND_STR, H5_KIND_I64, H5_KIND_F64 */
@@ -149,6 +169,9 @@ enum status results_plan(struct results_writer *w, const char *json, const struc
 enum status results_append(struct results_writer *w, const struct result_row *row);
 /* results_memory - replace the table of ranks; durable with the next append or finish. */
 enum status results_memory(struct results_writer *w, const struct result_memory *m, size_t n);
+/* results_spans - add what the ranks did in this attempt, once an attempt; durable with the next append or finish.
+ * ST_E_RANGE: times, ranks or kinds that cannot be. */
+enum status results_spans(struct results_writer *w, const struct result_span *s, size_t n);
 /* results_finish - publish; complete is stored as 1 only if every question is done as well (*complete_p). */
 enum status results_finish(struct results_writer *w, int complete, int *complete_p);
 /* results_close - release and unlock without publishing; rows appended are already safe. NULL is legal. */
@@ -192,6 +215,8 @@ struct results {
     int64_t *histogram;     /* [block] over rows that ended by EOS or length */
     struct result_memory *memory;
     size_t n_memory;
+    struct result_span *span; /* in the order of the file */
+    size_t n_spans;
     char *plan;             /* NULL when none was stored */
     struct h5_attr *attr;   /* all root attributes */
     size_t n_attrs;

@@ -215,7 +215,7 @@ static enum status read_rest(const struct h5 *f, struct results *r)
     TRY(h5_read_str(f, "/plan", &plan, &n_plan));
     if (n_plan > 0) r->plan = take(plan, 0);
     h5_free_str(plan, n_plan);
-    return ST_OK;
+    return results_load_spans(f, r);
 }
 
 /* the stored histogram must be that of the rows */
@@ -264,6 +264,7 @@ void results_free(struct results *r)
     mem_free(r->config_hash);
     mem_free(r->histogram);
     mem_free(r->memory);
+    mem_free(r->span);
     mem_free(r->plan);
     h5_free_attrs(r->attr, r->n_attrs);
     mem_free(r);

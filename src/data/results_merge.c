@@ -120,7 +120,7 @@ static enum status look_ahead(const struct merge *m, size_t p)
     char *journal = results_journal_path(path);
     if (!journal) return ST_E_NOMEM;
     if (stat(journal, &sb) == 0) {
-        const struct results_replay r = {&a, NULL, on_row, NULL, NULL, NULL, NULL};
+        const struct results_replay r = {.ctx = &a, .row = on_row};
         if (results_journal_replay(journal, &r) != ST_OK)
             log_warn("%s: cannot be read; the rows of %s are merged as they are", journal, path);
         else if (a.rows > 0)
@@ -259,6 +259,25 @@ static enum status write_memory(const struct merge *m, struct results_journal *j
     return st;
 }
 
+/* when the ranks were at work: the attempts number on through the parts here too */
+static enum status write_spans(const struct merge *m, struct results_journal *j)
+{
+    size_t n = 0;
+    for (size_t p = 0; p < m->n; p++) n += m->part[p].r->n_spans;
+    if (n == 0) return ST_OK;
+    struct result_span *all = mem_alloc(n, sizeof *all, "spans of work");
+    if (!all) return ST_E_NOMEM;
+    n = 0;
+    for (size_t p = 0; p < m->n; p++)
+        for (size_t i = 0; i < m->part[p].r->n_spans; i++) {
+            all[n] = m->part[p].r->span[i];
+            all[n++].attempt += m->part[p].base;
+        }
+    enum status st = results_journal_add(j, results_json_spans(all, n));
+    mem_free(all);
+    return st;
+}
+
 static enum status write_rows(const struct merge *m, struct results_journal *j)
 {
     for (int64_t i = 0; i < m->part[0].r->questions; i++) {
@@ -287,6 +306,7 @@ static enum status write_journal(struct merge *m, struct results_journal *j, con
     TRY(results_journal_add(j, results_json_attrs(m->attr, m->n_attr)));
     if (plan) TRY(results_journal_add(j, results_json_plan(plan, NULL, 0)));
     TRY(write_memory(m, j));
+    TRY(write_spans(m, j));
     TRY(write_rows(m, j));
     return results_journal_add(j, results_json_finish(m->done == r->questions));
 }

@@ -5,6 +5,7 @@
  * results_store.c  results.h5 under construction
  * results_journal.c, results_replay.c  PATH.jsonl: rows to lines and back
  * results_load.c   the reader
+ * results_spans.c  the table of spans, all of it
  * results_merge.c, results_rebuild.c  whole files from parts, and from a journal */
 #ifndef PDFLASH_DATA_RESULTS_PRIV_H
 #define PDFLASH_DATA_RESULTS_PRIV_H
@@ -59,6 +60,10 @@ enum status results_check_row(const char *where, const struct result_row *row, i
 /* results_own_row - a deep copy with cleaned UTF-8, graded; release with results_drop_row. */
 enum status results_own_row(const struct result_row *row, struct result_row *copy_p);
 void results_drop_row(struct result_row *row);
+/* results_check_span - ranges of span i; attempt: the largest. ST_E_RANGE. */
+enum status results_check_span(const char *where, size_t i, const struct result_span *s, int32_t attempt,
+                               int64_t questions);
+enum status results_load_spans(const struct h5 *f, struct results *r); /* none is legal */
 /* results_key_is_own - 1 for the root attributes that the module writes itself. */
 int results_key_is_own(const char *key);
 /* results_key_ok - ST_E_RANGE when the module writes this root attribute itself, or the key is unusable. */
@@ -87,6 +92,7 @@ enum status results_store_append(struct results_store *s, const struct result_ro
 enum status results_store_attrs(struct results_store *s, const char *object, const struct result_attr *a, size_t n);
 enum status results_store_plan(struct results_store *s, const char *json, const struct result_attr *a, size_t n);
 enum status results_store_memory(struct results_store *s, const struct result_memory *m, size_t n);
+enum status results_store_spans(struct results_store *s, const struct result_span *v, size_t n);
 enum status results_store_attempt(struct results_store *s, int32_t attempt);
 enum status results_store_complete(struct results_store *s, int complete);
 
@@ -112,7 +118,10 @@ json_t *results_json_row(const struct result_row *row);
 json_t *results_json_attrs(const struct result_attr *a, size_t n);
 json_t *results_json_plan(const char *json, const struct result_attr *a, size_t n);
 json_t *results_json_memory(const struct result_memory *m, size_t n);
+json_t *results_json_spans(const struct result_span *s, size_t n);
 json_t *results_json_finish(int complete);
+/* results_parse_spans - the spans of a line; *s_p is allocated (mem_free). ST_E_FORMAT names path and line. */
+enum status results_parse_spans(const char *path, int64_t line, const json_t *o, struct result_span **s_p, size_t *n_p);
 
 /* what a scan of a journal calls, one of them a line; NULL members are skipped */
 struct results_replay {
@@ -123,6 +132,7 @@ struct results_replay {
     enum status (*plan)(void *ctx, const char *json, const struct result_attr *a, size_t n);
     enum status (*memory)(void *ctx, const struct result_memory *m, size_t n);
     enum status (*finish)(void *ctx, int complete);
+    enum status (*spans)(void *ctx, const struct result_span *s, size_t n);
 };
 /* results_journal_lock - lock a journal by its own name for reading; *fd_p is the caller's to close. ST_E_FILE: absent,
  * or a writer is alive. */

@@ -240,6 +240,16 @@ static enum status take_memory(const struct where *at, const json_t *o, const st
     return st;
 }
 
+static enum status take_spans(const struct where *at, const json_t *o, const struct results_replay *r)
+{
+    struct result_span *s = NULL;
+    size_t n = 0;
+    TRY(results_parse_spans(at->path, at->line, o, &s, &n));
+    enum status st = r->spans ? r->spans(r->ctx, s, n) : ST_OK;
+    mem_free(s);
+    return st;
+}
+
 static enum status take_line(const struct where *at, const json_t *o, const struct results_replay *r)
 {
     const char *kind, *plan;
@@ -250,6 +260,7 @@ static enum status take_line(const struct where *at, const json_t *o, const stru
     if (strcmp(kind, "row") == 0) return take_row(at, o, r);
     if (strcmp(kind, "attributes") == 0) return take_attrs(at, o, r, NULL);
     if (strcmp(kind, "memory") == 0) return take_memory(at, o, r);
+    if (strcmp(kind, "spans") == 0) return take_spans(at, o, r);
     if (strcmp(kind, "plan") == 0) {
         TRY(get_str(at, o, "plan", &plan));
         return take_attrs(at, o, r, plan);

@@ -42,7 +42,6 @@ static enum status prefill_here(struct decoder *p, struct active *a, int32_t *fi
 {
     const int32_t *ids = p->r->prompts.token + p->r->prompts.offset[a->q.request];
     int n = a->q.prompt_tokens, chunk = p->r->transfer.plan.chunk, page = p->r->transfer.plan.page;
-    double t = MPI_Wtime();
     p->logits_request = a->q.request;
     a->f.first_chunk_s = world_now(p->w);
     for (int pos = 0; pos < n;) {
@@ -53,7 +52,8 @@ static enum status prefill_here(struct decoder *p, struct active *a, int32_t *fi
         pos = end;
     }
     a->f.prefill_done_s = world_now(p->w);
-    p->st->prefill_s += MPI_Wtime() - t;
+    p->st->prefill_s += a->f.prefill_done_s - a->f.first_chunk_s;
+    spans_add(p->r->spans, SPAN_PREFILL, a->q.request, a->f.first_chunk_s, a->f.prefill_done_s);
     return ST_OK;
 }
 
@@ -86,7 +86,7 @@ static enum status take_state(struct decoder *p, const struct order *o, struct a
                    "rank %d: START of request %d generation %u, but slot %d holds request %d generation %u%s",
                    p->w->rank, o->request, o->generation, o->slot, g->request, g->generation,
                    g->waiting ? " and waits for words" : "");
-    double t = MPI_Wtime();
+    double t = world_now(p->w);
     TRY(sum_transfer(p, o->slot, &a->f));
     enum status st = transfer_unpack(p->transfer, o->slot, &p->e.state, a->q.slot, &aux);
     if (st != ST_OK && st != ST_E_FAULT) return st;
@@ -95,7 +95,9 @@ static enum status take_state(struct decoder *p, const struct order *o, struct a
     else if (aux.first_token < 0 || aux.first_token >= p->r->c->vocab)
         st = ERR(ST_E_FAULT, "request %d: first token %d is outside the vocabulary", o->request, aux.first_token);
     TRY(decode_agree(p, st, failed_p, a->why));
-    p->st->transfer_s += MPI_Wtime() - t;
+    double end = world_now(p->w);
+    p->st->transfer_s += end - t;
+    spans_add(p->r->spans, SPAN_START, o->request, t, end);
     g->request = -1;
     a->f.has_transfer = 1;
     a->f.first_chunk_s = aux.first_chunk_s;

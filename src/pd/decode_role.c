@@ -131,7 +131,10 @@ static enum status round_of_all(struct decoder *p, int *n_p)
     p->st->rounds++;
     for (int i = 0; i < n; i++) p->st->batch_hash = hash64(&p->batch[i]->request, sizeof(int), p->st->batch_hash);
     p->st->batch_hash = hash64(&n, sizeof n, p->st->batch_hash);
-    return spec_round(p->spec, p->batch, n, &p->st->draft_s, &p->st->verify_s, &p->st->commit_s);
+    double t = world_now(p->w);
+    enum status st = spec_round(p->spec, p->batch, n, &p->st->draft_s, &p->st->verify_s, &p->st->commit_s);
+    spans_add(p->r->spans, SPAN_DECODE, n == 1 ? p->batch[0]->request : -1, t, world_now(p->w));
+    return st;
 }
 
 /* A slow transfer that still moves is no hang: words progress piece by piece long before the last. */

@@ -89,9 +89,11 @@ static enum status send_state(struct prefiller *p, const struct order *o, struct
         TRY(transfer_final(p->transfer, o->slot, p->e.stage.last ? &aux : NULL));
     }
     /* issue now, settle while the next chunk computes or when there is nothing else to do */
-    double t = MPI_Wtime();
+    double t = world_now(p->w);
     enum status st = transfer_push(p->transfer, 0, &idle);
-    p->st->transfer_s += MPI_Wtime() - t;
+    double end = world_now(p->w);
+    p->st->transfer_s += end - t;
+    spans_add(p->r->spans, SPAN_SEND, o->request, t, end);
     return st;
 }
 
@@ -116,22 +118,26 @@ static enum status chunk(struct prefiller *p, const struct order *o)
     if (p->e.stage.first) {
         if (o->pos0 == 0) j->first_chunk_s = world_now(p->w);
     } else {
+        double since = world_now(p->w);
         TRY(stage_receive(p->link, o, f, &h, push_idle, p));
+        spans_add(p->r->spans, SPAN_RECEIVE, o->request, since, world_now(p->w));
         j->first_chunk_s = h.first_chunk_s;
     }
     if (p->r->inject.fail_stage == p->w->role.stage && p->r->inject.fail_request == o->request && !j->failed) {
         (void)ERR(ST_E_FAULT, "request %d: injected failure of stage %d", o->request, p->w->role.stage);
         TRY(give_up(p, o, j));
     }
-    double t = MPI_Wtime();
+    double t = world_now(p->w);
     p->logits_request = o->request;
     const int32_t *ids = p->r->prompts.token + p->r->prompts.offset[o->request] + o->pos0;
     enum status st = prefill_chunk(&p->e.stage, j->state_slot, o->pos0, o->n, ids, o->final, f, &first_token, NULL,
                                    p->r->logits ? send_logits : NULL, p);
     if (st == ST_E_FAULT) st = give_up(p, o, j); /* a fault of the request: all ranks of the stage see the same */
     TRY(st);
-    p->st->prefill_s += MPI_Wtime() - t;
+    double end = world_now(p->w);
+    p->st->prefill_s += end - t;
     p->st->chunks++;
+    spans_add(p->r->spans, SPAN_PREFILL, o->request, t, end);
     TRY(stage_send(p->link, o, f, o->n, j->first_chunk_s));
     return send_state(p, o, j, first_token);
 }

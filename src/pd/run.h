@@ -7,6 +7,7 @@
 #include "model/prefill.h"
 #include "model/spec.h"
 #include "pd/coll.h"
+#include "pd/spans.h"
 #include "pd/transfer.h"
 #include "pd/world.h"
 
@@ -46,6 +47,7 @@ struct run_config {
     void (*logits)(void *ctx, int request, int pos, const float *row, int vocab);
     void *logits_ctx;
     struct run_inject inject;
+    struct spans *spans;                /* this rank's own record of its work; NULL: none */
 };
 
 struct run_finished { /* one request, on the leader */
