@@ -145,6 +145,9 @@ static void make_part(const char *path, int64_t index)
     ck_assert_int_eq(append(w, index, 0, stop_of(index)), ST_OK);
     ck_assert_int_eq(results_attrs(w, &(struct result_attr){"attempt_1_topology", H5_KIND_STR, "pp1", 0, 0}, 1), ST_OK);
     ck_assert_int_eq(results_memory(w, &m, 1), ST_OK);
+    const struct result_span span = {.rank = (int32_t)index, .role = "decode", .kind = "decode", .request = -1, .count = 2,
+                                     .begin = 1, .end = 2, .busy = 0.5};
+    ck_assert_int_eq(results_spans(w, &span, 1), ST_OK);
     ck_assert_int_eq(results_plan(w, index ? "{}" : "[]", NULL, 0), ST_OK);
     ck_assert_int_eq(results_finish(w, 1, NULL), ST_OK);
     results_close(w);
@@ -165,6 +168,8 @@ START_TEST(results_are_as_described)
     struct results *r = load_ok(all);
     ck_assert_uint_eq(r->n, 2);
     for (size_t i = 0; i < r->n; i++) check_row(&r->row[i]);
+    ck_assert_uint_eq(r->n_spans, 2); /* of both parts, numbered on */
+    for (int32_t i = 0; i < 2; i++) ck_assert(r->span[i].attempt == i + 1 && r->span[i].rank == i && r->span[i].count == 2);
     results_free(r);
     read_page(&p, "## results.h5\n", "## results.h5.jsonl");
     check_objects(&p, one);
