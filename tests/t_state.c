@@ -184,6 +184,20 @@ static int painted(const struct state *s, int slot, int value)
     return 1;
 }
 
+static int last_page_is_clear(const struct state *s, int slot)
+{
+    int seen = 0;
+    for (int i = 0; i < s->layout.n; i++) {
+        const struct layout_entry *e = &s->layout.entry[i];
+        if (e->comp != COMP_MLA && e->comp != COMP_DRAFT) continue;
+        const uint8_t *p = state_item(s, e->comp, e->layer, e->kv, state_pages(s, slot)[s->n_pages[slot] - 1]);
+        for (int64_t b = 0; b < e->item_bytes; b++)
+            if (p[b]) return 0;
+        seen++;
+    }
+    return seen > 2;
+}
+
 START_TEST(admission_clears_recurrent_state_and_touches_nobody_else)
 {
     struct pool p;
@@ -209,6 +223,7 @@ START_TEST(admission_clears_recurrent_state_and_touches_nobody_else)
                 ck_assert_int_eq(item != NULL, l % 3 != 2);
                 for (int64_t b = 0; item && b < p.s.layout.entry[at].item_bytes; b++) ck_assert_int_eq(item[b], 0);
             }
+        ck_assert(last_page_is_clear(&p.s, slot)); /* it travels whole: nothing of its last owner may go with it */
         paint(&p.s, slot, slot + 1);
         held[n++] = slot;
         for (int k = 0; k < n; k++) ck_assert(painted(&p.s, held[k], held[k] + 1));

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +14,18 @@
 #include "plan/print.h"
 
 extern char **environ;
+
+/* evidence is shown around: what looks like a password stays out */
+static int is_secret(const char *name, int n)
+{
+    static const char *const word[] = {"SECRET", "TOKEN", "PASSW", "CREDENTIAL", "API_KEY", "PRIVATE_KEY", "ACCESS_KEY", "COOKIE"};
+    for (int at = 0; at < n; at++)
+        for (size_t k = 0; k < sizeof word / sizeof word[0]; k++) {
+            size_t len = strlen(word[k]);
+            if (len <= (size_t)(n - at) && strncasecmp(name + at, word[k], len) == 0) return 1;
+        }
+    return 0;
+}
 
 /* mkdir -p */
 static enum status make_folders(const char *dir)
@@ -115,7 +128,11 @@ enum status evidence_write(const char *dir, enum evidence_use use, const struct 
     fprintf(out.f, "%s\n", f->command_line);
     TRY(sheet_close(&out));
     TRY(sheet_open(dir, "environment.txt", use, &out));
-    for (char **e = environ; *e; e++) fprintf(out.f, "%s\n", *e);
+    for (char **e = environ; *e; e++) {
+        int name = (int)strcspn(*e, "=");
+        if (is_secret(*e, name)) fprintf(out.f, "%.*s=(withheld)\n", name, *e);
+        else fprintf(out.f, "%s\n", *e);
+    }
     TRY(sheet_close(&out));
     TRY(sheet_open(dir, "versions.txt", use, &out));
     fprintf(out.f,

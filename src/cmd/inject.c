@@ -1,5 +1,7 @@
 #include "cmd/inject.h"
 
+#include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,22 +19,25 @@ static int comp_of(const char *name, size_t n)
     return -1;
 }
 
+/* a number from 0 up to where *end_p then points */
+static int digits(const char *text, int *a, char **end_p)
+{
+    long v = strtol(text, end_p, 10);
+    *a = (int)v;
+    return *end_p != text && v >= 0 && v <= INT_MAX;
+}
+
 static int number(const char *text, int *a)
 {
     char *end;
-    *a = (int)strtol(text, &end, 10);
-    return end != text && *end == 0;
+    return digits(text, a, &end) && *end == 0;
 }
 
 /* "A@B" with numbers, or another sign between them */
 static int split(const char *text, char sign, int *a, int *b)
 {
     char *end;
-    *a = (int)strtol(text, &end, 10);
-    if (end == text || *end != sign) return 0;
-    const char *second = end + 1;
-    *b = (int)strtol(second, &end, 10);
-    return end != second && *end == 0;
+    return digits(text, a, &end) && *end == sign && number(end + 1, b);
 }
 
 static int pair(const char *text, int *a, int *b)
@@ -44,32 +49,24 @@ static int pair(const char *text, int *a, int *b)
 static int comp_pair(const char *text, int *comp, int *b)
 {
     const char *at = strchr(text, '@');
-    char *end;
     if (!at) return 0;
     *comp = comp_of(text, (size_t)(at - text));
-    *b = (int)strtol(at + 1, &end, 10);
-    return *comp >= 0 && end != at + 1 && *end == 0;
+    return *comp >= 0 && number(at + 1, b);
 }
 
 /* "PERCENT%@SEED" */
 static int percent_pair(const char *text, int *percent, int *seed)
 {
     char *end;
-    *percent = (int)strtol(text, &end, 10);
-    if (end == text || end[0] != '%' || end[1] != '@' || *percent < 0 || *percent > 100) return 0;
-    const char *second = end + 2;
-    *seed = (int)strtol(second, &end, 10);
-    return end != second && *end == 0;
+    return digits(text, percent, &end) && *percent <= 100 && end[0] == '%' && end[1] == '@' && number(end + 2, seed);
 }
 
 static int request_word(const char *word, struct inject *i)
 {
     struct run_inject *r = &i->run;
     if (strncmp(word, "fail:decode@", 12) == 0) {
-        char *end;
         r->fail_stage = RUN_FAIL_DECODE;
-        r->fail_request = (int)strtol(word + 12, &end, 10);
-        return end != word + 12 && *end == 0;
+        return number(word + 12, &r->fail_request);
     }
     if (strncmp(word, "fail:", 5) == 0) return pair(word + 5, &r->fail_stage, &r->fail_request);
     if (strchr(word, '%')) return percent_pair(word + 6, &r->abort_percent, &r->abort_seed);
@@ -107,8 +104,34 @@ enum status inject_parse(const struct opt_list *l, struct inject *i_p)
         .build_rank = -1};
     for (int i = 0; i < l->n; i++) {
         TRY(parse_word(l->text[i], i_p));
+        size_t kind = strcspn(l->text[i], ":=");
+        for (int k = 0; k < i; k++)
+            if (strcspn(l->text[k], ":=") == kind && memcmp(l->text[k], l->text[i], kind) == 0)
+                return ERR(ST_E_USAGE, "--inject %s: there is --inject %s already; one of a kind", l->text[i], l->text[k]);
         log_warn("fault injection: %s", l->text[i]);
     }
+    return ST_OK;
+}
+
+/* NAME of a rank or stage that does not exist would be a fault that never happens */
+static enum status exists(const char *what, int at, int n)
+{
+    if (at < n) return ST_OK;
+    return ERR(ST_E_USAGE, "--inject: %s %d: there are %d, counted from 0", what, at, n);
+}
+
+enum status inject_check(const struct opt_list *l, const struct inject *i, const struct topology *t)
+{
+    int stages = t->single ? 0 : t->prefill.pp;
+    TRY(exists("kill: rank", i->run.kill_rank, t->n_ranks));
+    TRY(exists("fail: stage", i->run.fail_stage, stages));
+    TRY(exists("delay: stage", i->delay_stage, stages));
+    TRY(exists("drop: rank", i->drop_rank, t->single ? 0 : t->n_ranks));
+    TRY(exists("flip: rank", i->flip_rank, t->single ? 0 : t->n_ranks));
+    TRY(exists("build: rank", i->build_rank, t->n_ranks));
+    for (int k = 0; k < l->n; k++)
+        if (t->single && strncmp(l->text[k], "prefill.", 8) == 0)
+            return ERR(ST_E_USAGE, "--inject %s: --single has no prefill group", l->text[k]);
     return ST_OK;
 }
 
@@ -129,23 +152,25 @@ static enum status apply_field(const char *word, const char *field, const char *
                                struct plan_options *p)
 {
     size_t n = (size_t)(value - field) - 1;
+    int v = 0, whole = number(value, &v);
+    double real = atof(value);
 #define IS(name) (n == sizeof name - 1 && memcmp(field, name, n) == 0)
-    if (IS("page"))
-        p->page = atoi(value);
-    else if (IS("kv") || IS("draft-kv"))
+    if (IS("page") && whole && v > 0)
+        p->page = v;
+    else if ((IS("kv") || IS("draft-kv")) && (strcmp(value, "fp32") == 0 || strcmp(value, "bf16") == 0))
         *(IS("kv") ? &p->kv : &p->draft_kv) = strcmp(value, "fp32") == 0 ? KV_FP32 : KV_BF16;
-    else if (IS("order"))
+    else if (IS("order") && (strcmp(value, "token") == 0 || strcmp(value, "head") == 0))
         p->order = strcmp(value, "token") == 0 ? PAGE_TOKEN_MAJOR : PAGE_HEAD_MAJOR;
-    else if (IS("draft-heads"))
-        s->d.kv_heads = atoi(value);
+    else if (IS("draft-heads") && whole && v > 0)
+        s->d.kv_heads = v;
     else if (IS("taps"))
         TRY(apply_taps(value, &s->d));
-    else if (IS("window"))
-        s->d.window = atoi(value);
-    else if (IS("theta"))
-        s->d.rope_theta = atof(value);
-    else if (IS("mask"))
-        s->d.mask_id = atoi(value);
+    else if (IS("window") && whole)
+        s->d.window = v;
+    else if (IS("theta") && isfinite(real) && real > 0)
+        s->d.rope_theta = real;
+    else if (IS("mask") && whole)
+        s->d.mask_id = v;
     else if (IS("spec") && strcmp(value, "none") == 0)
         s->spec = DRAFT_NONE;
     else

@@ -27,6 +27,8 @@ struct inject {
 
 /* inject_parse - check all words; ST_E_USAGE names the bad one. */
 enum status inject_parse(const struct opt_list *l, struct inject *i_p);
+/* inject_check - ranks and stages that the words name exist in this topology; ST_E_USAGE. */
+enum status inject_check(const struct opt_list *l, const struct inject *i, const struct topology *t);
 /* inject_apply - change this rank's view if a prefill./decode. word concerns its group: s (configs, spec) and p.
  * ST_E_USAGE on an unknown field or value. */
 enum status inject_apply(const struct opt_list *l, enum role role, struct setup *s, struct plan_options *p);

@@ -378,6 +378,7 @@ static enum status job_body(struct job *j)
     TRY(world_agree(&j->w, refuse_options(j)));
     TRY(world_agree(&j->w, inject_parse(&j->o.inject, &j->inj)));
     TRY(world_agree(&j->w, setup_configs(&j->o, &j->s)));
+    TRY(world_agree(&j->w, inject_check(&j->o.inject, &j->inj, &j->s.topo)));
     TRY(world_split(&j->w, &j->s.topo));
     if (j->o.dedupe) TRY(world_agree(&j->w, world_nodes(&j->w, j->o.node_size)));
     j->leader = j->w.rank == leader_rank(j);

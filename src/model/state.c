@@ -67,13 +67,16 @@ void state_close(struct state *s)
     memset(s, 0, sizeof *s);
 }
 
-/* KDA matrices and conv tails start from zero; pages need not, because nobody reads rows that were not written. */
+/* KDA matrices and conv tails start from zero. So does the last page: it travels whole, and behind the prompt's end it must
+ * hold nothing of the request that had it before. Of the other pages nobody reads a row that was not written. */
 static void clear_items(struct state *s, int slot)
 {
+    int64_t last = s->page_table[(size_t)slot * (size_t)s->max_pages + (size_t)(s->n_pages[slot] - 1)];
     for (int i = 0; i < s->layout.n; i++) {
         const struct layout_entry *e = &s->layout.entry[i];
-        if (e->comp != COMP_KDA && e->comp != COMP_CONV) continue;
-        s->o->zero(s->o, (char *)s->arena.p + layout_offset(&s->layout, i, slot), (size_t)e->item_bytes);
+        int paged = e->comp == COMP_MLA || e->comp == COMP_DRAFT;
+        if (!paged && e->comp != COMP_KDA && e->comp != COMP_CONV) continue;
+        s->o->zero(s->o, (char *)s->arena.p + layout_offset(&s->layout, i, paged ? last : slot), (size_t)e->item_bytes);
     }
 }
 

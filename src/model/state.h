@@ -27,7 +27,7 @@ struct state {
 enum status state_open(struct ops *o, struct layout *l, int max_pages, struct state *s_p);
 void state_close(struct state *s);
 
-/* state_admit - a slot and pages for n_tokens tokens; KDA and conv items are zeroed. *slot_p = -1 and ST_OK when
+/* state_admit - a slot and pages for n_tokens tokens; KDA and conv items and the last page are zeroed. *slot_p = -1 and ST_OK when
  * pages or slots are short (backpressure, nothing allocated); ST_E_RANGE when the request can never fit. */
 enum status state_admit(struct state *s, int n_tokens, int *slot_p);
 /* state_release - give everything back. Releasing a free slot is ST_E_INTERNAL. */

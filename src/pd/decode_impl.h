@@ -42,6 +42,7 @@ struct decoder {
     int n_active;
     struct grant *grant;       /* [staging_slots] */
     double *admit_s;           /* [prompts.n] leader */
+    double ordered_s;          /* leader: when the orders of this turn were made */
     int64_t *abort_at;         /* [prompts.n] leader, --inject abort: tick; 0: none */
     struct order_log log;
     struct rank_stats *st;

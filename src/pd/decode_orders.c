@@ -25,7 +25,7 @@ static enum status admit(struct decoder *p, const struct order *o)
 {
     int pages = split_pages(p->r->prompts.tokens[o->request], p->r->transfer.plan.page);
     struct grant *g = &p->grant[o->slot];
-    if (p->leader) p->admit_s[o->request] = world_now(p->w);
+    if (p->leader) p->admit_s[o->request] = p->ordered_s; /* prefill may have begun since */
     *g = (struct grant){.request = o->request, .waiting = WAIT_WORDS, .generation = o->generation};
     decode_inject_admitted(p, o->request);
     return transfer_grant(p->transfer, o->slot, o->generation, o->request, pages);
@@ -79,7 +79,7 @@ static enum status sum_transfer(struct decoder *p, int slot, struct run_finished
 static enum status take_state(struct decoder *p, const struct order *o, struct active *a, int32_t *first_p,
                               int *failed_p)
 {
-    struct layout_aux aux = {.first_token = -1};
+    struct layout_aux aux = {.first_token = -1, .first_chunk_s = NAN, .prefill_done_s = NAN}; /* it may stay unread */
     struct grant *g = &p->grant[o->slot];
     if (g->request != o->request || g->generation != o->generation || g->waiting != WAIT_NOTHING)
         return ERR(ST_E_PROTOCOL,

@@ -88,6 +88,7 @@ static enum status share_orders(struct decoder *p, struct order o[CONTROL_BATCH]
     int32_t n = 0;
     if (p->leader) {
         if (p->r->interrupted && *p->r->interrupted) scheduler_drain(p->sched);
+        p->ordered_s = world_now(p->w);
         TRY(scheduler_tick(p->sched, o, CONTROL_BATCH, n_p));
         n = *n_p;
         if (n && !p->w->topo.single) TRY(control_post(p->control, o, n));

@@ -30,7 +30,7 @@ static const struct rule { /* fields that must be equal */
 
 #define SAME(f, type, remedy) {#f, offsetof(struct descriptor, f), type, 1, EVERY_RANK, remedy}
 static const char one_model[] = "give both groups the same --model";
-static const char one_draft[] = "give both groups the same --draft and --spec (or --draft-cold on both)";
+static const char one_draft[] = "give both groups the same --draft and --spec";
 static const char one_option[] = "give both groups the same options";
 static const struct rule rules[] = { /* what a person can act on first, hashes last */
     SAME(draft_kind, U32, one_draft),

@@ -257,12 +257,12 @@ static enum status check_nan(const struct transfer *t, int slot, const struct la
     int64_t at = find_nan(p, e->item_bytes / bytes, bytes);
     if (at < 0) return ST_OK;
     return ERR(ST_E_FAULT,
-               "request %d slot %d: %s layer %d %s, page %d: value %" PRId64 " of %" PRId64 " is a NaN: never written, or "
+               "request %d slot %d: %s layer %d%s, page %d: value %" PRId64 " of %" PRId64 " is a NaN: never written, or "
                "computed so",
                t->to[slot].request, slot, comp_name[e->comp], e->layer,
                e->comp != COMP_DRAFT ? ""
-               : e->kv               ? "V"
-                                     : "K",
+               : e->kv               ? " V"
+                                     : " K",
                item, at, e->item_bytes / bytes);
 }
 

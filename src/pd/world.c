@@ -51,6 +51,8 @@ static enum status check_launch(int size)
     const char *name = NULL;
     int n = announced_tasks(&name);
     if (size > 1 || n <= 1) return ST_OK;
+    /* a batch script has the variables of its allocation, not of a step: there --single may run beside mpirun */
+    if (strcmp(name, "SLURM_NTASKS") == 0 && strstr(typed(), " --single")) return ST_OK;
     return ERR(ST_E_LAUNCH,
                "%s is %d but this process is alone (MPI world size 1): the launcher does not speak to this MPI; start with "
                "`mpirun -n %d %s` inside the allocation, or add --single for one rank",

@@ -56,6 +56,9 @@ expect 1 "PD on one rank" "mpirun -n 4" "$PDFLASH" $base $pd
 for v in SLURM_NTASKS SLURM_STEP_NUM_TASKS PMI_SIZE OMPI_COMM_WORLD_SIZE; do
     expect 1 "started alone with $v=4" "mpirun -n 4 .*pdflash run .*--prefill pp=2,tp=1" env $v=4 "$PDFLASH" $base $pd
 done
+# the script of an allocation knows its tasks; one rank beside mpirun is what --single asks for there, but not within a step
+expect 0 "--single in an allocation of 4 tasks" "complete" env SLURM_NTASKS=4 "$PDFLASH" $base --single --max-new 2 --limit 1 --out "$W/alone.h5"
+expect 1 "--single in a step of 4 tasks" "SLURM_STEP_NUM_TASKS is 4" env SLURM_NTASKS=4 SLURM_STEP_NUM_TASKS=4 "$PDFLASH" $base --single --out "$W/o.h5"
 expect 2 "no model" "config.json" "$PDFLASH" run --model "$W" --single --spec none --prompts "$W/p.h5" --out "$W/o.h5"
 expect 2 "no prompts" "nothere" "$PDFLASH" run $MODEL --single --prompts nothere.h5 --out "$W/o.h5"
 expect 2 "prompts that are no HDF5" "README" "$PDFLASH" run $MODEL --single --prompts README.md --out "$W/o.h5"
@@ -139,9 +142,12 @@ done
 for o in model jsonl out shots-from; do
     expect 1 "empty: prompts --$o" "\-\-$o is empty; name a" "$PDFLASH" prompts "--$o" ""
 done
+export PDFLASH_TEST_API_TOKEN=hunter2
 expect 0 "evidence with new parents" "complete" $one --evidence "$W/ev/a/b/c/"
 expect 2 "evidence of another run is kept" "already" $one --out "$W/ev2.h5" --evidence "$W/ev/a/b/c"
 expect 0 "evidence of a resumed run is added" "complete" $one --resume --evidence "$W/ev/a/b/c"
+check "evidence names a secret of the environment" grep -qx "PDFLASH_TEST_API_TOKEN=(withheld)" "$W/ev/a/b/c/environment.txt"
+check "evidence withholds it" sh -c "! grep -rq hunter2 '$W/ev/a/b/c'"
 check "evidence has both command lines" sh -c "grep -c 'pdflash run' '$W/ev/a/b/c/command.txt' | grep -qx 2"
 check "evidence has both logs" sh -c "grep -c ' pid ' '$W/ev/a/b/c/log.0.txt' | grep -qx 2"
 expect 0 "evidence over a used directory with --force-new" "complete" $one --force-new --evidence "$W/ev/a/b/c"
@@ -183,5 +189,14 @@ mismatch "draft rope" "rope" decode.theta=20000
 mismatch "mask token" "mask" decode.mask=4080
 mismatch "decode page size" "page" decode.page=128
 expect 2 "ranks of different builds" "build" $MPIRUN -n 4 "$PDFLASH" $base $pd --inject build:2
+# a fault that cannot happen is no test of anything
+for i in fail:9@1 kill:4@1 delay:2@5 drop:mla@4 flip:kda@7 build:4; do
+    expect 1 "injection where nothing is: $i" "there are [24], counted from 0" $MPIRUN -n 4 "$PDFLASH" $base $pd --inject $i
+done
+for i in kill:0@-1 abort:0@-5 delay:0@-50 fail:decode@-1 hold:0 prefill.draft-heads=0 prefill.page=x decode.kv=foo decode.window=-5 decode.theta=nan; do
+    expect 1 "injection $i" "not understood" $MPIRUN -n 4 "$PDFLASH" $base $pd --inject $i
+done
+expect 1 "two injections of a kind" "there is --inject abort:1@1 already" $MPIRUN -n 4 "$PDFLASH" $base $pd --inject abort:1@1 --inject abort:2@1
+expect 1 "injection into the prefill group of --single" "no prefill group" "$PDFLASH" $base --single --inject prefill.page=32
 expect 1 "unknown injection" "not understood" $MPIRUN -n 4 "$PDFLASH" $base $pd --inject nonsense
 finish

@@ -9,12 +9,13 @@ job 4 whole $common $pd || finish
 # kill one rank of each role in the middle
 for rank in 0 1 2 3; do
     rm -f "$W/kill.h5" "$W/kill.h5.jsonl"
+    touch "$W/mark"
     timeout 60 $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/kill.h5" --concurrency 2 --watchdog 5 \
         --inject kill:$rank@14 >"$W/kill.log" 2>&1
     rc=$?
     check "kill rank $rank: the end of the job is no signal from the user" sh -c "! grep -q 'SIG.* received' '$W/kill.log'"
     if [ $rc != 0 ] && [ $rc != 124 ]; then pass "kill rank $rank: exit $rc"; else fail "kill rank $rank: exit $rc"; fi
-    rm -f /dev/shm/*vader_segment* /dev/shm/*osc_rdma* 2>/dev/null
+    sweep_shm "$W/mark"
     timeout 300 $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/kill.h5" --resume >"$W/resume.log" 2>&1
     rc=$?
     [ $rc = 0 ] || { fail "resume after kill of rank $rank: exit $rc"; tail -20 "$W/resume.log"; continue; }

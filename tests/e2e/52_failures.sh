@@ -54,6 +54,9 @@ again decode-fault
 for comp in mla kda conv draft; do
     ends flip-$comp 0 failed "checksum of $comp" --verify --inject flip:$comp@3
 done
+# what a failed request never reached has no time: no mean of it may be shown, least of all a negative one
+"$PDFLASH" show "$W/flip-kda.h5" >"$W/show.log"
+check "no phase is negative" sh -c "! grep -E '(mean|median) -[0-9]' '$W/show.log'"
 ends abort-early 1 aborted "asked for" --inject abort:1@1
 ends abort-slow-source 0 aborted "asked for" --verify --slots 1 --inject delay:1@60 --inject abort:0@150
 ends abort-slow-sendrecv 0 aborted "asked for" --verify --slots 1 --transport sendrecv --inject delay:1@60 --inject abort:0@150
