@@ -18,6 +18,7 @@
 #include "cmd/inject.h"
 #include "cmd/record.h"
 #include "cmd/stop.h"
+#include "pd/guard.h"
 
 struct job {
     struct options o;
@@ -375,6 +376,7 @@ static enum status finish(struct job *j, const struct rank_stats *mine)
 static enum status job_body(struct job *j)
 {
     struct rank_stats st;
+    guard_start("start-up", GUARD_FACTOR * j->o.watchdog);
     TRY(world_agree(&j->w, refuse_options(j)));
     TRY(world_agree(&j->w, inject_parse(&j->o.inject, &j->inj)));
     TRY(world_agree(&j->w, setup_configs(&j->o, &j->s)));

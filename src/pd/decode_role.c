@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "pd/decode_impl.h"
+#include "pd/guard.h"
 #include "pd/wait.h"
 
 /* ---- one turn -------------------------------------------------------------------------------------- */
@@ -294,6 +295,7 @@ enum status decode_role(struct world *w, const struct run_config *r, const struc
         r->transfer.plan.concurrency < r->prompts.n ? r->transfer.plan.concurrency : (r->prompts.n ? r->prompts.n : 1);
     wait_limit(r->watchdog_s, report, &p);
     TRY(world_agree(w, open_role(&p)));
+    guard_end();
     log_info("decode tp=%d ep=%d ready: %.1f MiB weights, %.1f MiB state a rank, sums over %s", w->topo.decode.tp,
              w->topo.decode.ep, (double)target_weight_bytes(p.e.t) / 1048576, (double)p.e.state.layout.bytes / 1048576,
              coll_name(p.e.coll));
@@ -304,6 +306,7 @@ enum status decode_role(struct world *w, const struct run_config *r, const struc
     st_p->loop_allocs = buf_allocs() - allocs;
     st_p->total_s = MPI_Wtime() - t;
     fill_stats(&p);
+    guard_start("the end of the run", GUARD_FACTOR * r->watchdog_s);
     wait_limit(0, NULL, NULL);
     close_role(&p);
     return ST_OK;

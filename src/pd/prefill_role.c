@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "pd/control.h"
 #include "pd/engine.h"
+#include "pd/guard.h"
 #include "pd/stage.h"
 #include "pd/wait.h"
 
@@ -276,6 +277,7 @@ enum status prefill_role(struct world *w, const struct run_config *r, struct ran
     memset(st_p, 0, sizeof *st_p);
     wait_limit(r->watchdog_s, report, &p);
     TRY(world_agree(w, open_role(&p)));
+    guard_end();
     log_info("stage %d of %d ready: layers %d-%d, %.1f MiB weights, %.1f MiB state", w->role.stage, w->topo.prefill.pp,
              split_stage(r->c->n_layers, w->topo.prefill.pp, w->role.stage).begin,
              split_stage(r->c->n_layers, w->topo.prefill.pp, w->role.stage).end - 1,
@@ -286,6 +288,7 @@ enum status prefill_role(struct world *w, const struct run_config *r, struct ran
     st_p->loop_allocs = buf_allocs() - allocs;
     st_p->total_s = MPI_Wtime() - t;
     fill_stats(&p);
+    guard_start("the end of the run", GUARD_FACTOR * r->watchdog_s);
     wait_limit(0, NULL, NULL);
     transfer_close(p.transfer);
     stage_close(p.link);

@@ -54,7 +54,7 @@ expect_here() { # as expect, of a function
     expect "$1" "$2" "$3" sh -c "cat '$W/full.log'; exit $rc"
 }
 expect_here 3 "no room for a row" "room.h5: rows written before are kept; make room, then continue with --resume" full
-check "no room: some rows are there" sh -c "'$X' rows '$W/room.h5' | grep -q length"
+check "no room: rows are kept, in the file or in its journal" grep -q '"kind":"row"' "$W/room.h5.jsonl"
 expect 0 "no room: resume" "6 of 6" "$PDFLASH" run $MODEL $common --single --spec none --out "$W/room.h5" --resume
 check "no room and resume: same tokens" $X tokens "$W/whole.h5" "$W/room.h5"
 expect 2 "resume under another configuration" "max-new is 40 in the file and 41 now; use" \
@@ -133,6 +133,11 @@ else
 fi
 check "USR1 during start-up: resume" $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/early.h5" --resume
 check "USR1 during start-up and resume: same tokens" $X equal "$W/whole.h5" "$W/early.h5"
+# nobody waits for ever for a rank that does not come through its start
+held stuck $MPIRUN -n 4 "$PDFLASH" run $MODEL $pd --watchdog 2
+wait $pid
+rc=$?
+if [ $rc = 4 ] && grep -q "start-up takes longer than 8 s" "$W/stuck.log"; then pass "a rank stuck in its start: exit 4"; else fail "a rank stuck in its start: exit $rc"; fi
 held twice "$PDFLASH" run $MODEL --single
 kill -INT $pid
 said twice "SIGINT received"
