@@ -28,8 +28,8 @@ wants pdflash run --device c = cpu cuda
 wants pdflash plan --ki = ""
 wants pdflash run --kv-dtype "" = bf16 fp32
 wants pdflash prompts --model inputs/k3-nano --th = --thinking
-wants pdflash show inputs/k3-nano-d = inputs/k3-nano-dflash
-wants pdflash run --model inputs/k3-nano-d = inputs/k3-nano-dflash
+wants pdflash show inputs/k3-nano-d = inputs/k3-nano-dflash inputs/k3-nano-dspark
+wants pdflash run --model inputs/k3-nano-df = inputs/k3-nano-dflash
 for c in $("$PDFLASH" help | sed -n 's/^  \([a-z]*\) .*/\1/p'); do
     [ "$c" = bench ] && continue
     check "completion of $c is its --help" test "$(offers pdflash "$c" --)" = \
