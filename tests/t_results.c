@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -445,6 +446,98 @@ START_TEST(a_damaged_file_or_journal_loses_nothing_committed)
 }
 END_TEST
 
+static void copy(const char *from, const char *to)
+{
+    char command[1400];
+    snprintf(command, sizeof command, "cp -- '%s' '%s'", from, to);
+    ck_assert_int_eq(system(command), 0);
+}
+
+static int differ(const char *a, const char *b)
+{
+    char command[1400];
+    snprintf(command, sizeof command, "cmp -s -- '%s' '%s'", a, b);
+    return system(command) != 0;
+}
+
+/* a file that opens, with a part of it gone or wrong; 0: a part that no reader needs */
+static int harm(const char *path, const char *object)
+{
+    struct h5 *f;
+    ck_assert_int_eq(h5_open(path, 1, &f), ST_OK);
+    if (strcmp(object, "count") == 0) { /* a row too many in one list */
+        ck_assert_int_eq(h5_append_str(f, "/text/gold", 1, &(const char *){"x"}), ST_OK);
+    } else if (strcmp(object, "attempt") == 0) {
+        ck_assert_int_eq(h5_set_int(f, "/", "attempt", 0), ST_OK);
+    } else if (strcmp(object, "value") == 0) {
+        ck_assert_int_eq(h5_put(f, "/accept/accepted", H5_KIND_I32, 0, 1, &(int32_t){BLOCK + 7}), ST_OK);
+    } else {
+        ck_assert_int_eq(h5_delete(f, object), ST_OK);
+    }
+    ck_assert_int_eq(h5_flush(f), ST_OK);
+    h5_close(f);
+    return strcmp(object, "/occupancy") != 0;
+}
+
+/* each object of the file deleted in turn, and values that cannot be: as good as a file cut short */
+START_TEST(a_file_that_opens_but_is_damaged_is_rebuilt_or_refused)
+{
+    static const char *const more[] = {"count", "attempt", "value"};
+    char path[512], whole[520], lines[540], harmed[520];
+    struct results_writer *w;
+    struct results *r;
+    struct h5 *f;
+    struct h5_object *o;
+    size_t n;
+    snprintf(path, sizeof path, "%s", clean_path("inside.h5"));
+    snprintf(whole, sizeof whole, "%s.whole", path);
+    snprintf(lines, sizeof lines, "%s.lines", path);
+    snprintf(harmed, sizeof harmed, "%s.harmed", path);
+    w = open_ok(path, RESULTS_NEW);
+    write_extras(w);
+    for (int64_t i = 0; i < 6; i++) ck_assert_int_eq(append(w, i, 0, stop_of(i)), ST_OK);
+    results_close(w);
+    copy(path, whole);
+    copy(journal_of(path), lines);
+    ck_assert_int_eq(h5_open(path, 0, &f), ST_OK);
+    ck_assert_int_eq(h5_list(f, &o, &n), ST_OK);
+    h5_close(f);
+    size_t tried = 0;
+    for (size_t i = 0; i < n + 3; i++) {
+        const char *name = i < n ? o[i].name : more[i - n];
+        if (i < n && (name[0] != '/' || strchr(name, '.'))) continue; /* a field of a table */
+        tried++;
+        copy(whole, path);
+        int bad = harm(path, name);
+        copy(path, harmed);
+        ck_assert_msg((results_load(path, &r) != ST_OK) == bad, "%s", name);
+        /* without a journal: refused, nothing is touched or made */
+        unlink(journal_of(path));
+        ck_assert_msg(results_open(path, RESULTS_RESUME, &setup, &w) == ST_E_FORMAT, "%s", name);
+        ck_assert_msg(!differ(path, harmed) && access(journal_of(path), F_OK) != 0, "%s", name);
+        /* beside a journal that is damaged too, and torn at its end: the same */
+        copy(lines, journal_of(path));
+        append_raw(journal_of(path), "{\"kind\":\"song\"}\n{\"ki");
+        char torn[540];
+        snprintf(torn, sizeof torn, "%s.torn", path);
+        copy(journal_of(path), torn);
+        ck_assert_msg(results_open(path, RESULTS_RESUME, &setup, &w) == ST_E_FORMAT, "%s", name);
+        ck_assert_msg(!differ(path, harmed) && !differ(journal_of(path), torn), "%s", name);
+        /* beside its journal: rebuilt, and goes on */
+        copy(lines, journal_of(path));
+        w = open_ok(path, RESULTS_RESUME);
+        ck_assert_int_eq(append(w, 6, 0, RESULT_EOS), ST_OK);
+        results_close(w);
+        r = load_ok(path);
+        ck_assert_msg(r->n == 7 && r->attempt == 2 && r->n_memory == 3 && r->plan, "%s", name);
+        for (size_t k = 0; k < r->n; k++) check_row(&r->row[k]);
+        results_free(r);
+    }
+    ck_assert_uint_ge(tried, 25);
+    mem_free(o);
+}
+END_TEST
+
 START_TEST(a_row_only_the_journal_has_is_taken_over)
 {
     const char *path = clean_path("ahead.h5"), *old = suite_tmp("ahead-old.h5");
@@ -522,6 +615,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, rows_that_cannot_be_are_refused);
     SUITE_TEST(tc, failed_rows_are_redone_by_a_later_attempt);
     SUITE_TEST(tc, a_damaged_file_or_journal_loses_nothing_committed);
+    SUITE_TEST(tc, a_file_that_opens_but_is_damaged_is_rebuilt_or_refused);
     SUITE_TEST(tc, a_row_only_the_journal_has_is_taken_over);
     SUITE_TEST(tc, journals_that_are_wrong_are_refused_by_line);
 }

@@ -1,6 +1,8 @@
 #include "base/outfile.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,15 +18,128 @@ static void release(struct outfile *o)
     memset(o, 0, sizeof *o);
 }
 
+/* ---- names ----------------------------------------------------------------------------------------- */
+
+enum { LINKS_MAX = 40 };
+
+/* the bytes of path up to its last component, the slash included */
+static size_t folder_bytes(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? (size_t)(slash - path) + 1 : 0;
+}
+
+/* what a symbolic link says, as a name from here; memory of mem_alloc, NULL: no link */
+static char *link_says(const char *path)
+{
+    char to[4096];
+    ssize_t n = readlink(path, to, sizeof to - 1);
+    if (n <= 0) return NULL;
+    to[n] = 0;
+    size_t dir = to[0] == '/' ? 0 : folder_bytes(path);
+    char *p = mem_alloc(dir + (size_t)n + 1, 1, "a path");
+    if (!p) return NULL;
+    memcpy(p, path, dir);
+    memcpy(p + dir, to, (size_t)n + 1);
+    return p;
+}
+
+enum status outfile_target(const char *path, char **target_p)
+{
+    struct stat sb;
+    char *at = NULL, *next;
+    if (lstat(path, &sb) == 0 && S_ISLNK(sb.st_mode) && stat(path, &sb) == 0) {
+        char *real = realpath(path, NULL); /* memory from malloc; NULL: a link of /proc to what has no name */
+        at = mem_strdup(real ? real : path);
+        free(real);
+    } else {
+        at = mem_strdup(path);
+        int links = 0;
+        while (at && (next = link_says(at)) != NULL) { /* to nothing, so far */
+            mem_free(at);
+            at = next;
+            if (++links <= LINKS_MAX) continue;
+            mem_free(at);
+            return ERR(ST_E_FILE, "%s: a symbolic link that leads to itself; name another file", path);
+        }
+    }
+    if (!at) return ST_E_NOMEM;
+    *target_p = at;
+    return ST_OK;
+}
+
+static int stat_folder(const char *path, struct stat *sb)
+{
+    size_t n = folder_bytes(path);
+    char *dir = mem_alloc(n + 2, 1, "a path");
+    if (!dir) return -1;
+    memcpy(dir, n ? path : ".", n ? n : 1);
+    int rc = stat(dir, sb);
+    mem_free(dir);
+    return rc;
+}
+
+static int same_place(const char *a, const char *b)
+{
+    struct stat x, y;
+    if (stat(a, &x) == 0 && stat(b, &y) == 0) return x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    return strcmp(a + folder_bytes(a), b + folder_bytes(b)) == 0 && stat_folder(a, &x) == 0 &&
+           stat_folder(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+int outfile_same(const char *a, const char *b)
+{
+    char *x = NULL, *y = NULL;
+    int same = outfile_target(a, &x) == ST_OK && outfile_target(b, &y) == ST_OK && same_place(x, y);
+    mem_free(x);
+    mem_free(y);
+    return same;
+}
+
+int outfile_in(const char *path, const char *dir)
+{
+    struct stat x, y;
+    char *at = NULL;
+    int in = outfile_target(path, &at) == ST_OK && stat_folder(at, &x) == 0 && stat(dir, &y) == 0 &&
+             x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    mem_free(at);
+    return in;
+}
+
+/* no access(): it knows neither read-only file systems nor what the superuser cannot do */
+enum status outfile_check_folder(const char *path, const char *option)
+{
+    char *at, *probe = NULL;
+    TRY(outfile_target(path, &at));
+    int n = (int)folder_bytes(at), fd = -1, e = 0;
+    size_t len = strlen(at) + 48;
+    if ((probe = mem_alloc(len, 1, "a path")) != NULL) {
+        snprintf(probe, len, "%s.pdflash-try.%ld", at, (long)getpid());
+        fd = open(probe, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        e = errno;
+    }
+    if (fd >= 0) {
+        close(fd);
+        unlink(probe);
+    }
+    enum status st = probe ? ST_OK : ST_E_NOMEM;
+    if (probe && fd < 0 && e != EEXIST)
+        st = ERR(ST_E_FILE, "%s: its directory %.*s cannot be written: %s; make it, or name a file elsewhere with %s", at,
+                 n > 1 ? n - 1 : 1, n ? at : ".", strerror(e), option);
+    mem_free(probe);
+    mem_free(at);
+    return st;
+}
+
+/* ---- the file -------------------------------------------------------------------------------------- */
+
 /* where the bytes belong: behind symbolic links; and whether something stands there that is no regular file */
 static enum status find_place(const char *path, struct outfile *o, int *direct_p)
 {
     struct stat sb;
-    char *real = realpath(path, NULL); /* memory from malloc; NULL: not there yet */
     o->path = mem_strdup(path);
-    o->place = mem_strdup(real ? real : path);
-    free(real);
-    if (!o->path || !o->place) return ST_E_NOMEM;
+    if (!o->path) return ST_E_NOMEM;
+    TRY(outfile_target(path, &o->place));
     int there = stat(o->place, &sb) == 0;
     if (there && S_ISDIR(sb.st_mode)) return ERR(ST_E_FILE, "%s: is a directory; name a file", path);
     *direct_p = there && !S_ISREG(sb.st_mode);

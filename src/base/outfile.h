@@ -22,4 +22,16 @@ enum status outfile_commit(struct outfile *o);
 /* outfile_cancel - release o and leave path as it was. NULL and a cleared struct are legal. */
 void outfile_cancel(struct outfile *o);
 
+/* ---- names of outputs, before there is one ---------------------------------------------------------- */
+/* outfile_target - the file that path stands for: what its symbolic link, or a row of them, leads to, which need not
+ * exist yet; path itself when it is no link. *target_p: mem_free. ST_E_FILE (a circle of links), ST_E_NOMEM. */
+enum status outfile_target(const char *path, char **target_p);
+/* outfile_same - 1: one file under two names, also one that neither has made yet. */
+int outfile_same(const char *a, const char *b);
+/* outfile_in - 1: path lies, or would lie, in the directory dir itself. */
+int outfile_in(const char *path, const char *dir);
+/* outfile_check_folder - ST_E_FILE, naming the directory and the option that says otherwise, unless a file can be made
+ * at path. Leaves nothing behind. */
+enum status outfile_check_folder(const char *path, const char *option);
+
 #endif

@@ -5,7 +5,12 @@
 
 #include <stdint.h>
 
-#include "base/err.h"
+#include "cmd/options.h"
+
+/* dump_check - before the run: whether FILE and FILE.prefill can be written when it ends. Nothing is made. ST_E_FILE: one
+ * of them is a file of this run (--out, its journal, --prompts, in --model or --draft), exists without --force-new, is a
+ * directory, or its directory cannot be written. */
+enum status dump_check(const struct options *o);
 
 struct dump; /* opaque */
 /* prompt_tokens [n]: tells prompt rows from decode rows; the caller's. */

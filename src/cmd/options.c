@@ -46,7 +46,7 @@ const struct opt_row options_table[] = {
     {"verify",      OPT_FLAG,   AT(verify),      NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "checksums, NaN pre-fill and scan of everything that moves"},
     {"watchdog",    OPT_DOUBLE, AT(watchdog),    "300",     "SECONDS", NULL, 1, 1e6, CMD_RUN, 0, "end a run that makes no progress"},
     {"resume",      OPT_FLAG,   AT(resume),      NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "continue --out: skip its finished rows"},
-    {"force-new",   OPT_FLAG,   AT(force_new),   NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "replace --out if it holds results"},
+    {"force-new",   OPT_FLAG,   AT(force_new),   NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "replace --out if it holds results, and the files of --dump-logits"},
     {"force",       OPT_FLAG,   AT(force),       NULL,      NULL,     NULL, 0, 0, CMD_PROMPTS | CMD_MERGE | CMD_REBUILD, 0, "replace --out if it holds what this command writes"},
     {"evidence",    OPT_STR,    AT(evidence),    NULL,      "DIR",    NULL, 0, 0, CMD_RUN, 0, "write command, environment, versions, plan, descriptors and logs there; must be empty or new"},
     {"dump-logits", OPT_STR,    AT(dump_logits), NULL,      "FILE",   NULL, 0, 0, CMD_RUN, 0, "write the logits of every committed position (slow; FILE and FILE.prefill)"},

@@ -390,6 +390,7 @@ static enum status job_body(struct job *j)
     int number = prefill ? j->w.rank : j->w.rank - j->s.topo.n_prefill;
     log_init(role, number, j->o.debug ? LOG_DEBUG : LOG_INFO);
     if (j->o.evidence) TRY(open_evidence(j));
+    if (j->o.dump_logits) TRY(world_agree(&j->w, talks ? dump_check(&j->o) : ST_OK)); /* those that will have rows */
     TRY(facts_start(&j->facts, &j->w, &j->s, &j->o));
     TRY(check_build(j));
     if (!talks && !j->o.debug) log_init(role, number, LOG_WARN);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/outfile.h"
 #include "data/h5_priv.h"
 #include "data/utf8.h"
 
@@ -131,24 +132,9 @@ static enum status file_new(const char *path, int writable, struct h5 **f_p)
     return ST_OK;
 }
 
-/* no access(): it knows neither read-only file systems nor what the superuser cannot do */
 enum status h5_check_folder(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    int n = slash ? (int)(slash - path) + (slash == path) : 1;
-    size_t len = strlen(path) + 5;
-    char *probe = mem_alloc(len, 1, "a path");
-    if (!probe) return ST_E_NOMEM;
-    snprintf(probe, len, "%s.try", path);
-    int fd = open(probe, O_WRONLY | O_CREAT | O_CLOEXEC, 0666), e = errno;
-    if (fd >= 0) {
-        close(fd);
-        unlink(probe);
-    }
-    mem_free(probe);
-    if (fd >= 0) return ST_OK;
-    return ERR(ST_E_FILE, "%s: its directory %.*s cannot be written: %s; make it, or name a file elsewhere with --out",
-               path, n, slash ? path : ".", strerror(e));
+    return outfile_check_folder(path, "--out");
 }
 
 enum status h5_create(const char *path, int overwrite, struct h5 **f_p)

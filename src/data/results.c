@@ -241,25 +241,39 @@ static enum status journal_from_file(struct results_writer *w)
     return st;
 }
 
+/* what show would say of it: a file that opens may lack a table or hold rows that cannot be */
+static enum status read_whole(const char *path)
+{
+    struct h5 *f;
+    struct results *r;
+    TRY(h5_open(path, 0, &f));
+    h5_close(f);
+    enum status st = results_load(path, &r);
+    if (st == ST_OK) results_free(r);
+    return st == ST_E_RANGE ? ST_E_FORMAT : st; /* a value that cannot be: no fault of this program */
+}
+
+/* the file as it is, or, when it cannot be read, as its journal has it; on the disk nothing changes yet */
+static enum status open_store(struct results_writer *w, int64_t lines)
+{
+    int there = exists(w->path);
+    enum status st = there ? read_whole(w->path) : ERR(ST_E_FILE, "%s: missing", w->path);
+    if (st == ST_OK || st == ST_E_NOMEM) return st == ST_OK ? results_store_open(w->path, &w->store) : st;
+    if (lines == 0 || (there && results_file_holds(w->path, w->journal.path) != RESULTS_AT_OURS)) return st;
+    log_warn("%s: %s; rebuilt from %s", w->path, there ? "damaged, cannot be read whole" : "missing", w->journal.path);
+    return results_store_from_journal(w->path, w->journal.path, &w->store);
+}
+
 static enum status resume(struct results_writer *w, const struct results_setup *setup)
 {
     int64_t lines = 0;
-    TRY(results_journal_trim(&w->journal, &lines));
+    TRY(results_journal_lines(&w->journal, &lines));
     if (!exists(w->path) && lines == 0) {
         log_info("%s: nothing to resume, a new run starts", w->path);
+        TRY(results_journal_trim(&w->journal));
         return results_store_new(w->path, setup, 1, &w->store);
     }
-    struct h5 *f;
-    enum status st = exists(w->path) ? h5_open(w->path, 0, &f) : ST_E_FILE;
-    if (st == ST_OK) {
-        h5_close(f);
-        TRY(results_store_open(w->path, &w->store));
-    } else if (lines > 0) {
-        log_warn("%s: %s; rebuilt from %s", w->path, exists(w->path) ? "cannot be opened" : "missing", w->journal.path);
-        TRY(results_store_from_journal(w->path, w->journal.path, &w->store));
-    } else {
-        return st;
-    }
+    TRY(open_store(w, lines));
     int64_t before = w->store.rows;
     if (lines > 0) { /* a kill leaves what only the journal has: a row, the attributes of an attempt without rows */
         struct rebuild b = {w->path, &w->store, 1, 0};
@@ -267,6 +281,7 @@ static enum status resume(struct results_writer *w, const struct results_setup *
         TRY(results_journal_replay(w->journal.path, &r));
     }
     TRY(same_as_file(w->path, &w->store, setup));
+    TRY(results_journal_trim(&w->journal)); /* not before: a refused resume leaves everything as it was */
     if (lines == 0) TRY(journal_from_file(w));
     if (w->store.rows > before)
         log_info("%s: %lld rows taken from the journal", w->path, (long long)(w->store.rows - before));
@@ -344,11 +359,13 @@ enum status results_open(const char *path, enum results_mode mode, const struct 
     w->journal.fd = -1;
     w->path = mem_strdup(path);
     enum status st = w->path ? note(w, start(w, mode, setup)) : ST_E_NOMEM;
-    if (st == ST_OK)
-        *w_p = w;
-    else
+    if (st != ST_OK) {
+        results_journal_forget(&w->journal);
         results_close(w);
-    return st;
+        return st;
+    }
+    *w_p = w;
+    return ST_OK;
 }
 
 int32_t results_attempt(const struct results_writer *w)

@@ -143,7 +143,8 @@ struct results_writer; /* opaque */
 
 /* results_open - start or continue a file; on success PATH exists and is readable.
  * Resume: another config hash, questions or block is refused naming what differs and both values (ST_E_CONFIG);
- * rows that only the journal has are added; if HDF5 cannot open PATH it is rebuilt from the journal (warned).
+ * rows that only the journal has are added; if PATH cannot be read whole (results_load) it is rebuilt from the
+ * journal (warned), and refused when that cannot be either; a refused resume changes nothing on disk.
  * The attempt number is 1, and one more with each resume; `complete` becomes 0.
  * Returns ST_OK, ST_E_FILE (exists, holds something else, locked, no such directory),
  * ST_E_CONFIG, ST_E_FORMAT, ST_E_IO, ST_E_HDF5. */

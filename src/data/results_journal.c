@@ -45,9 +45,11 @@ enum status results_journal_lock(const char *journal, int *fd_p)
 
 enum status results_journal_open(const char *path, struct results_journal *j_p)
 {
-    struct results_journal j = {-1, results_journal_path(path)};
+    struct stat sb;
+    struct results_journal j = {-1, results_journal_path(path), 0};
     if (!j.path) return ST_E_NOMEM;
     enum status st = ST_OK;
+    j.made = stat(j.path, &sb) != 0;
     j.fd = open(j.path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (j.fd < 0)
         st = ERR(ST_E_FILE, "%s: cannot open: %s", j.path, strerror(errno));
@@ -64,7 +66,14 @@ void results_journal_close(struct results_journal *j)
 {
     if (j->path && j->fd >= 0) close(j->fd);
     mem_free(j->path);
-    *j = (struct results_journal){-1, NULL};
+    *j = (struct results_journal){-1, NULL, 0};
+}
+
+void results_journal_forget(struct results_journal *j)
+{
+    struct stat sb;
+    if (j->path && j->fd >= 0 && j->made && fstat(j->fd, &sb) == 0 && sb.st_size == 0 && sb.st_nlink > 0)
+        unlink(j->path);
 }
 
 enum status results_journal_empty(struct results_journal *j)
@@ -72,7 +81,7 @@ enum status results_journal_empty(struct results_journal *j)
     return ftruncate(j->fd, 0) == 0 ? ST_OK : ERR(ST_E_IO, "%s: cannot empty: %s", j->path, strerror(errno));
 }
 
-enum status results_journal_trim(struct results_journal *j, int64_t *lines_p)
+static enum status count(const struct results_journal *j, int64_t *lines_p, int64_t *whole_p, int64_t *bytes_p)
 {
     FILE *f = fopen(j->path, "rb");
     if (!f) return ERR(ST_E_IO, "%s: cannot read: %s", j->path, strerror(errno));
@@ -84,11 +93,25 @@ enum status results_journal_trim(struct results_journal *j, int64_t *lines_p)
         whole = at;
     }
     fclose(f);
-    if (whole < at) {
-        log_warn("%s: the last %lld bytes are a line cut short; dropped", j->path, (long long)(at - whole));
-        if (ftruncate(j->fd, whole) != 0) return ERR(ST_E_IO, "%s: cannot cut: %s", j->path, strerror(errno));
-    }
     *lines_p = lines;
+    *whole_p = whole;
+    *bytes_p = at;
+    return ST_OK;
+}
+
+enum status results_journal_lines(const struct results_journal *j, int64_t *lines_p)
+{
+    int64_t whole, bytes;
+    return count(j, lines_p, &whole, &bytes);
+}
+
+enum status results_journal_trim(struct results_journal *j)
+{
+    int64_t lines, whole, bytes;
+    TRY(count(j, &lines, &whole, &bytes));
+    if (whole == bytes) return ST_OK;
+    log_warn("%s: the last %lld bytes are a line cut short; dropped", j->path, (long long)(bytes - whole));
+    if (ftruncate(j->fd, whole) != 0) return ERR(ST_E_IO, "%s: cannot cut: %s", j->path, strerror(errno));
     return ST_OK;
 }
 

@@ -13,15 +13,15 @@ struct raw {
     struct results_moved *moved;
     struct results_verdict *verdict;
     char **question, **response, **gold, **error, **extracted[GSM8K_N];
-    int64_t *token_end, *round_end;
+    int64_t *token_end, *round_end, *round_of; /* round_of: not needed to read rows, but the writer adds to it */
     int32_t *token, *column[RESULTS_ROUND_COLUMNS];
     size_t n, n_times, n_moved, n_verdict, n_question, n_response, n_gold, n_error, n_extracted[GSM8K_N];
-    size_t n_token_end, n_round_end, n_token, n_column[RESULTS_ROUND_COLUMNS];
+    size_t n_token_end, n_round_end, n_token, n_round_of, n_column[RESULTS_ROUND_COLUMNS];
 };
 
 static void raw_free(struct raw *w)
 {
-    void *flat[] = {w->request, w->times, w->moved, w->verdict, w->token_end, w->round_end, w->token};
+    void *flat[] = {w->request, w->times, w->moved, w->verdict, w->token_end, w->round_end, w->token, w->round_of};
     for (size_t i = 0; i < sizeof flat / sizeof flat[0]; i++) mem_free(flat[i]);
     for (int c = 0; c < RESULTS_ROUND_COLUMNS; c++) mem_free(w->column[c]);
     h5_free_str(w->question, w->n_question);
@@ -66,6 +66,7 @@ static enum status raw_read(const struct h5 *f, struct raw *w)
     TRY(vec(f, "/tokens/offsets", H5_KIND_I64, &w->token_end, &w->n_token_end));
     TRY(vec(f, "/tokens/flat", H5_KIND_I32, &w->token, &w->n_token));
     TRY(vec(f, "/accept/offsets", H5_KIND_I64, &w->round_end, &w->n_round_end));
+    TRY(vec(f, "/accept/request", H5_KIND_I64, &w->round_of, &w->n_round_of));
     for (int c = 0; c < RESULTS_ROUND_COLUMNS; c++)
         TRY(vec(f, results_round_column[c].name, H5_KIND_I32, &w->column[c], &w->n_column[c]));
     return ST_OK;
@@ -100,6 +101,7 @@ static enum status raw_check(const struct raw *w)
     for (int r = 0; r < GSM8K_N; r++) TRY(size_is(w, "/grading/*_extracted", w->n_extracted[r], w->n));
     TRY(size_is(w, "/tokens/offsets", w->n_token_end, w->n + 1));
     TRY(size_is(w, "/accept/offsets", w->n_round_end, w->n + 1));
+    TRY(size_is(w, "/accept/request", w->n_round_of, w->n_column[0]));
     for (int c = 1; c < RESULTS_ROUND_COLUMNS; c++)
         TRY(size_is(w, results_round_column[c].name, w->n_column[c], w->n_column[0]));
     TRY(offsets_ok(w, "/tokens/offsets", w->token_end, w->n_token));

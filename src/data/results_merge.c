@@ -346,7 +346,7 @@ static enum status load(struct merge *m, const char *out, const struct results_i
 /* all of it in temporary files, then both in their places */
 static enum status make(struct merge *m, const char *out, const struct result_attr *extra, size_t n_extra)
 {
-    struct results_claim c = {{-1, NULL}, 0}, fresh = {{-1, NULL}, 0};
+    struct results_claim c = {{-1, NULL, 0}}, fresh = {{-1, NULL, 0}};
     struct results_store s = {.f = NULL};
     size_t n = strlen(out) + 7;
     char *name = mem_alloc(n, 1, "a path");

@@ -100,13 +100,17 @@ enum status results_store_complete(struct results_store *s, int complete);
 struct results_journal {
     int fd; /* -1: closed; locked while open */
     char *path;
+    int made; /* 1: there was none before it was opened */
 };
 char *results_journal_path(const char *path); /* PATH.jsonl, mem_free; NULL: no memory */
 /* results_journal_open - create or open and lock; ST_E_FILE when another writer holds it. */
 enum status results_journal_open(const char *path, struct results_journal *j_p);
 void results_journal_close(struct results_journal *j);
-/* results_journal_trim - drop a torn last line; *lines_p: whole lines left. */
-enum status results_journal_trim(struct results_journal *j, int64_t *lines_p);
+/* results_journal_forget - before close: remove a journal that opening made and nothing filled. */
+void results_journal_forget(struct results_journal *j);
+/* results_journal_lines - whole lines; results_journal_trim - drop a torn last line. */
+enum status results_journal_lines(const struct results_journal *j, int64_t *lines_p);
+enum status results_journal_trim(struct results_journal *j);
 enum status results_journal_empty(struct results_journal *j);
 /* results_journal_add - append one object as a line and fsync; takes over the reference to o, which may be
  * NULL (out of memory). */
@@ -160,7 +164,6 @@ enum status results_check_journal(const char *path);
  * results_release - unlock; a journal that the claim made and nothing filled is removed. A cleared claim is legal. */
 struct results_claim {
     struct results_journal journal;
-    int made;
 };
 enum status results_claim(const char *path, struct results_claim *c_p);
 enum status results_publish(struct results_store *s, struct results_claim *c, const char *fresh);

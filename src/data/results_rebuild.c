@@ -10,12 +10,7 @@
 
 enum status results_claim(const char *path, struct results_claim *c_p)
 {
-    struct stat sb;
-    struct results_claim c = {{-1, NULL}, 0};
-    char *name = results_journal_path(path);
-    if (!name) return ST_E_NOMEM;
-    c.made = stat(name, &sb) != 0;
-    mem_free(name);
+    struct results_claim c = {{-1, NULL, 0}};
     TRY(results_journal_open(path, &c.journal));
     *c_p = c;
     return ST_OK;
@@ -23,9 +18,8 @@ enum status results_claim(const char *path, struct results_claim *c_p)
 
 void results_release(struct results_claim *c)
 {
-    struct stat sb;
     if (!c->journal.path) return;
-    if (c->made && fstat(c->journal.fd, &sb) == 0 && sb.st_size == 0 && sb.st_nlink > 0) unlink(c->journal.path);
+    results_journal_forget(&c->journal);
     results_journal_close(&c->journal);
 }
 
@@ -67,7 +61,7 @@ static struct results_made made(const struct results_store *s)
 
 static enum status rebuild(const char *journal, const char *out, int beside, struct results_made *m_p)
 {
-    struct results_claim c = {{-1, NULL}, 0};
+    struct results_claim c = {{-1, NULL, 0}};
     struct results_store s = {.f = NULL};
     enum status st = beside ? ST_OK : results_claim(out, &c);
     if (st == ST_OK) st = results_store_from_journal(out, journal, &s);

@@ -153,6 +153,45 @@ check "evidence has both logs" sh -c "grep -c ' pid ' '$W/ev/a/b/c/log.0.txt' | 
 expect 0 "evidence over a used directory with --force-new" "complete" $one --force-new --evidence "$W/ev/a/b/c"
 check "evidence has one command line" sh -c "grep -c 'pdflash run' '$W/ev/a/b/c/command.txt' | grep -qx 1"
 
+# logits take no file's place: neither those of the run itself, under any name, nor another one without --force-new
+rm -rf "$W/d" && mkdir -p "$W/d/model" && cp "$W/p.h5" "$W/d" && cp inputs/k3-nano/* "$W/d/model"
+ln -s p.h5 "$W/d/p.link" && ln "$W/d/p.h5" "$W/d/p.hard" && ln -s p.h5 "$W/d/side.prefill" && ln -s "$W/d" "$W/d/again"
+ln -s new.h5 "$W/d/new.link" && echo keep >"$W/d/notes" && echo keep >"$W/d/half.prefill" && ln -s notes "$W/d/notes.link"
+find "$W/d" -type f ! -name model.safetensors -exec sha256sum {} + | sort >"$W/d.before"
+dumps() { # NAME TEXT FILE [OPTIONS] : refused before anything is made
+    local name=$1 text=$2 file=$3
+    shift 3
+    expect 2 "logits over $name" "--dump-logits: .*$text" "$PDFLASH" run --model "$W/d/model" --draft inputs/k3-nano-dflash \
+        --prompts "$W/d/p.h5" --single --max-new 4 --out "$W/d/new.h5" --dump-logits "$file" "$@"
+}
+for mode in "" --force-new; do
+    dumps "--out $mode" "new.h5 (--out); name another" "$W/d/again/new.h5" $mode
+    dumps "--out by a link $mode" "new.h5 (--out); name another" "$W/d/new.link" $mode
+    dumps "the journal $mode" "journal of --out); name another" "$W/d/new.h5.jsonl" $mode
+    dumps "--prompts $mode" "(--prompts); name another" "$W/d/p.h5" $mode
+    dumps "--prompts by a link $mode" "(--prompts); name another" "$W/d/p.link" $mode
+    dumps "--prompts by a hard link $mode" "(--prompts); name another" "$W/d/p.hard" $mode
+    dumps "--prompts by the second file $mode" "side.prefill would .*(--prompts); name another" "$W/d/side" $mode
+    dumps "a model file $mode" "lies in the directory of --model" "$W/d/model/config.json" $mode
+    dumps "no file of --draft $mode" "lies in the directory of --draft" inputs/k3-nano-dflash/logits $mode
+    dumps "a directory $mode" "is a directory" "$W/d/model" $mode
+done
+dumps "--out by the second file" "(--out)" "$W/d/x" --out "$W/d/x.prefill"
+dumps "another file" "notes exists; replace it with --force-new, or name" "$W/d/notes"
+dumps "another file by a link" "exists; replace it with --force-new, or name" "$W/d/notes.link"
+dumps "another file by the second file" "half.prefill exists; replace it with --force-new" "$W/d/half"
+for file in "$W/absent/logits" README.md/logits /proc/logits; do
+    expect 2 "logits into ${file%/*}" "its directory ${file%/*} cannot be written: .*--dump-logits" \
+        "$PDFLASH" run $MODEL --prompts "$W/p.h5" --single --max-new 4 --out "$W/d/new.h5" --dump-logits "$file"
+    expect 2 "logits into ${file%/*}, 4 ranks" "its directory ${file%/*} cannot be written: .*--dump-logits" \
+        $MPIRUN -n 4 "$PDFLASH" run $MODEL $pd --prompts "$W/p.h5" --out "$W/d/new.h5" --dump-logits "$file"
+done
+find "$W/d" -type f ! -name model.safetensors -exec sha256sum {} + | sort >"$W/d.after"
+check "logits refused: every file is as it was, none is new" diff "$W/d.before" "$W/d.after"
+expect 0 "logits over other files with --force-new" "complete" "$PDFLASH" run $MODEL --prompts "$W/p.h5" --single --max-new 4 \
+    --out "$W/d/new.h5" --dump-logits "$W/d/notes.link" --force-new
+check "they are behind the link" sh -c "[ -L '$W/d/notes.link' ] && [ \$(wc -c <'$W/d/notes') -gt 1000 ] && [ -s '$W/d/notes.link.prefill' ]"
+
 # what cannot be printed is a failure, whichever command prints
 job 1 small --single --prompts "$W/p.h5" --max-new 8
 head -c 3000 "$W/small.h5" >"$W/cut.h5" && cp "$W/cut.h5" "$W/alone.h5" && cp "$W/small.h5.jsonl" "$W/cut.h5.jsonl"
