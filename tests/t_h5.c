@@ -383,8 +383,28 @@ START_TEST(files_are_whole_or_refused)
     h5_close(f);
     h5_close(NULL);
     char tmp[600];
-    snprintf(tmp, sizeof tmp, "%s.tmp", path);
+    snprintf(tmp, sizeof tmp, "%s.pdflash-tmp", path);
     ck_assert_int_ne(access(tmp, F_OK), 0);
+    /* what stands under the temporary name: our own leftovers go, anything else stays */
+    static const struct {
+        const char *text;
+        enum status st;
+    } there[] = {{"", ST_OK}, {"\211HDF", ST_OK}, {"\211HDF\r\n\032\nhalf", ST_OK}, {"notes", ST_E_FILE},
+                 {"\211HDD", ST_E_FILE}};
+    for (size_t i = 0; i < sizeof there / sizeof there[0]; i++) {
+        FILE *out = fopen(tmp, "wb");
+        ck_assert_ptr_nonnull(out);
+        fputs(there[i].text, out);
+        fclose(out);
+        ck_assert_int_eq(h5_check_folder(path), there[i].st);
+        ck_assert_int_eq(h5_create(path, 1, &f), ST_OK);
+        ck_assert_int_eq(h5_write(f, "/x", H5_KIND_I32, 0, NULL, &(int32_t){1}), ST_OK);
+        ck_assert_int_eq(h5_flush(f), there[i].st);
+        h5_close(f);
+        ck_assert_int_eq(access(tmp, F_OK) == 0, there[i].st != ST_OK);
+        unlink(tmp);
+    }
+    ck_assert_int_eq(stat(path, &after), 0);
     /* cut at every 64th byte: never opens, never crashes */
     for (off_t cut = 0; cut < after.st_size; cut += 64) {
         ck_assert_int_eq(h5_create(path, 1, &f), ST_OK);

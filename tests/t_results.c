@@ -538,6 +538,38 @@ START_TEST(a_file_that_opens_but_is_damaged_is_rebuilt_or_refused)
 }
 END_TEST
 
+START_TEST(a_link_is_its_target)
+{
+    char path[512], link[520], lines[540];
+    struct results_writer *w, *v;
+    int64_t rows = 0;
+    snprintf(path, sizeof path, "%s", clean_path("target.h5"));
+    snprintf(link, sizeof link, "%s.link", path);
+    snprintf(lines, sizeof lines, "%s.jsonl", link);
+    unlink(link);
+    unlink(lines);
+    ck_assert_int_eq(symlink(strrchr(path, '/') ? strrchr(path, '/') + 1 : path, link), 0);
+    w = open_ok(link, RESULTS_NEW); /* to nothing, so far */
+    ck_assert_int_eq(append(w, 1, 0, RESULT_EOS), ST_OK);
+    ck_assert_int_eq(results_open(path, RESULTS_RESUME, &setup, &v), ST_E_FILE); /* one lock */
+    results_close(w);
+    w = open_ok(path, RESULTS_RESUME);
+    ck_assert_int_eq(results_open(link, RESULTS_RESUME, &setup, &v), ST_E_FILE);
+    results_close(w);
+    ck_assert_int_eq(results_open(link, RESULTS_NEW, &setup, &v), ST_E_FILE);
+    w = open_ok(link, RESULTS_RESUME);
+    ck_assert_int_eq(results_done(w, 1), 1);
+    results_close(w);
+    ck_assert_int_eq(results_rebuild(link, &rows), ST_OK);
+    char to[8];
+    ck_assert_int_gt(readlink(link, to, sizeof to), 0);
+    ck_assert_int_ne(access(lines, F_OK), 0);
+    struct results *r = load_ok(path);
+    ck_assert(r->n == 1 && r->attempt == 3 && rows == 1);
+    results_free(r);
+}
+END_TEST
+
 START_TEST(a_row_only_the_journal_has_is_taken_over)
 {
     const char *path = clean_path("ahead.h5"), *old = suite_tmp("ahead-old.h5");
@@ -616,6 +648,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, failed_rows_are_redone_by_a_later_attempt);
     SUITE_TEST(tc, a_damaged_file_or_journal_loses_nothing_committed);
     SUITE_TEST(tc, a_file_that_opens_but_is_damaged_is_rebuilt_or_refused);
+    SUITE_TEST(tc, a_link_is_its_target);
     SUITE_TEST(tc, a_row_only_the_journal_has_is_taken_over);
     SUITE_TEST(tc, journals_that_are_wrong_are_refused_by_line);
 }

@@ -124,8 +124,8 @@ enum status outfile_check_folder(const char *path, const char *option)
     }
     enum status st = probe ? ST_OK : ST_E_NOMEM;
     if (probe && fd < 0 && e != EEXIST)
-        st = ERR(ST_E_FILE, "%s: its directory %.*s cannot be written: %s; make it, or name a file elsewhere with %s", at,
-                 n > 1 ? n - 1 : 1, n ? at : ".", strerror(e), option);
+        st = ERR(ST_E_FILE, "%s: its directory %.*s cannot be written: %s; make it, or name a file elsewhere with %s",
+                 at, n > 1 ? n - 1 : 1, n ? at : ".", strerror(e), option);
     mem_free(probe);
     mem_free(at);
     return st;

@@ -39,7 +39,8 @@ static enum status differ(const char *path, const char *what, const char *other)
 static enum status not_in(const char *path, const char *option, const char *dir)
 {
     if (outfile_in(path, dir))
-        return ERR(ST_E_FILE, "--dump-logits: %s lies in the directory of %s (%s); name another file", path, option, dir);
+        return ERR(ST_E_FILE, "--dump-logits: %s lies in the directory of %s (%s); name another file", path, option,
+                   dir);
     DIR *d = opendir(dir);
     if (!d) return ST_OK; /* refused when it is read */
     enum status st = ST_OK;

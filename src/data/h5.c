@@ -132,9 +132,35 @@ static enum status file_new(const char *path, int writable, struct h5 **f_p)
     return ST_OK;
 }
 
+static char *temporary(const char *path)
+{
+    size_t n = strlen(path) + 13;
+    char *p = mem_alloc(n, 1, "a path");
+    if (p) snprintf(p, n, "%s.pdflash-tmp", path);
+    return p;
+}
+
+/* free, or what a kill left of a file of ours: the beginning of an HDF5 file, or nothing */
+static enum status check_temporary(const char *tmp)
+{
+    static const char magic[] = "\211HDF\r\n\032\n";
+    char head[8];
+    struct stat sb;
+    if (lstat(tmp, &sb) != 0) return ST_OK;
+    FILE *f = S_ISREG(sb.st_mode) ? fopen(tmp, "rb") : NULL;
+    size_t n = f ? fread(head, 1, sizeof head, f) : 0;
+    int ours = f && !ferror(f) && memcmp(head, magic, n) == 0;
+    if (f) fclose(f);
+    return ours ? ST_OK : ERR(ST_E_FILE, "%s: is in the way and not of this program; move it elsewhere", tmp);
+}
+
 enum status h5_check_folder(const char *path)
 {
-    return outfile_check_folder(path, "--out");
+    char *tmp = temporary(path);
+    if (!tmp) return ST_E_NOMEM;
+    enum status st = check_temporary(tmp);
+    mem_free(tmp);
+    return st == ST_OK ? outfile_check_folder(path, "--out") : st;
 }
 
 enum status h5_create(const char *path, int overwrite, struct h5 **f_p)
@@ -238,7 +264,9 @@ static enum status sync_folder(const char *path)
 
 static enum status write_durably(const char *path, const char *p, size_t n)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    TRY(check_temporary(path));
+    unlink(path);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) return ERR(ST_E_IO, "%s: cannot create: %s", path, strerror(errno));
     enum status st = ST_OK;
     while (n > 0 && st == ST_OK) {
@@ -272,10 +300,8 @@ enum status h5_flush(struct h5 *f)
         f->image_bytes = room;
     }
     if (H5Fget_file_image(f->id, f->image, (size_t)n) != n) return FAIL(f, "/", "file image");
-    size_t len = strlen(f->path) + 5;
-    char *tmp = mem_alloc(len, 1, "a path");
+    char *tmp = temporary(f->path);
     if (!tmp) return ST_E_NOMEM;
-    snprintf(tmp, len, "%s.tmp", f->path);
     enum status st = write_durably(tmp, f->image, (size_t)n);
     if (st == ST_OK && rename(tmp, f->path) != 0)
         st = ERR(ST_E_IO, "%s: cannot rename to %s: %s", tmp, f->path, strerror(errno));

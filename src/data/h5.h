@@ -4,7 +4,7 @@
  * HDF5's own error stack is silent and its last line is folded into our message.
  *
  * Files opened for reading are read in place. A file being written lives in memory and reaches the disk only
- * by h5_flush, which writes PATH.tmp, fsyncs it and renames it over PATH: whoever looks at PATH, at any
+ * by h5_flush, which writes PATH.pdflash-tmp, fsyncs it and renames it over PATH: whoever looks at PATH, at any
  * moment and after any kill, sees a whole, closed HDF5 file (the state of the last flush), without locks.
  * The price is one write of the whole file per flush; result files are a few MB. Default format bounds.
  *
@@ -34,7 +34,8 @@ struct h5; /* opaque: an open file */
 /* h5_create - start a new file for path (nothing on disk before the first h5_flush). An existing path is
  * refused (ST_E_FILE) unless overwrite. */
 enum status h5_create(const char *path, int overwrite, struct h5 **f_p);
-/* h5_check_folder - ST_E_FILE, naming the directory, unless a file can be made beside path. */
+/* h5_check_folder - ST_E_FILE, naming the directory, unless a file can be made beside path and h5_flush finds its
+ * temporary name free. */
 enum status h5_check_folder(const char *path);
 /* h5_open - open an existing file; writable: load it into memory for further writing (see above). */
 enum status h5_open(const char *path, int writable, struct h5 **f_p);

@@ -7,6 +7,7 @@
 
 #include "base/buf.h"
 #include "base/log.h"
+#include "base/outfile.h"
 #include "data/results_priv.h"
 #include "data/utf8.h"
 
@@ -21,6 +22,14 @@ static int exists(const char *path)
 {
     struct stat sb;
     return stat(path, &sb) == 0;
+}
+
+/* file, journal and lock are those of what a link leads to, or two names of one file were two runs */
+enum status results_place(const char *path, char **place_p)
+{
+    TRY(outfile_target(path, place_p));
+    if (strcmp(path, *place_p) != 0) log_info("%s: a symbolic link; the results are in %s", path, *place_p);
+    return ST_OK;
 }
 
 /* ---- from the journal to a store ------------------------------------------------------------------ */
@@ -347,8 +356,8 @@ static enum status start(struct results_writer *w, enum results_mode mode, const
     return h5_flush(w->store.f);
 }
 
-enum status results_open(const char *path, enum results_mode mode, const struct results_setup *setup,
-                         struct results_writer **w_p)
+static enum status open_at(const char *path, enum results_mode mode, const struct results_setup *setup,
+                           struct results_writer **w_p)
 {
     static const char remedy[] = "continue it with --resume, replace it with --force-new, or name another file";
     TRY(results_check_setup(path, setup));
@@ -366,6 +375,16 @@ enum status results_open(const char *path, enum results_mode mode, const struct 
     }
     *w_p = w;
     return ST_OK;
+}
+
+enum status results_open(const char *path, enum results_mode mode, const struct results_setup *setup,
+                         struct results_writer **w_p)
+{
+    char *at;
+    TRY(results_place(path, &at));
+    enum status st = open_at(at, mode, setup, w_p);
+    mem_free(at);
+    return st;
 }
 
 int32_t results_attempt(const struct results_writer *w)

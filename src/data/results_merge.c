@@ -381,7 +381,7 @@ static void drop(struct merge *m)
     mem_free(m->part);
 }
 
-enum status results_merge(const char *out, int force, const char *const *part, size_t n,
+static enum status merge_at(const char *out, int force, const char *const *part, size_t n,
                           const struct results_identity *identity, size_t n_identity, const struct result_attr *extra,
                           size_t n_extra, struct results_made *m_p)
 {
@@ -398,5 +398,16 @@ enum status results_merge(const char *out, int force, const char *const *part, s
         *m_p =
             (struct results_made){m.part[0].r->questions, m.rows, m.done, m.attempts, m.done == m.part[0].r->questions};
     drop(&m);
+    return st;
+}
+
+enum status results_merge(const char *out, int force, const char *const *part, size_t n,
+                          const struct results_identity *identity, size_t n_identity, const struct result_attr *extra,
+                          size_t n_extra, struct results_made *m_p)
+{
+    char *at;
+    TRY(results_place(out, &at));
+    enum status st = merge_at(at, force, part, n, identity, n_identity, extra, n_extra, m_p);
+    mem_free(at);
     return st;
 }

@@ -152,6 +152,8 @@ enum results_holding {
     RESULTS_AT_OURS, /* of this program: the file says so, or the journal beside a file that cannot be read any more */
     RESULTS_AT_OTHER /* never replaced */
 };
+/* results_place - what a symbolic link leads to (said in the log), path itself otherwise; *place_p: mem_free. */
+enum status results_place(const char *path, char **place_p);
 enum results_holding results_file_holds(const char *path, const char *journal);
 /* results_check_place - ST_E_FILE unless path and its journal are free, or hold results and force is set; remedy ends
  * the message. */

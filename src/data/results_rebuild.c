@@ -75,7 +75,7 @@ static enum status rebuild(const char *journal, const char *out, int beside, str
     return st;
 }
 
-enum status results_rebuild_as(const char *journal, const char *out, int force, struct results_made *m_p)
+static enum status rebuild_at(const char *journal, const char *out, int force, struct results_made *m_p)
 {
     static const char remedy[] = "replace it with --force, or name another file";
     int fd;
@@ -91,12 +91,23 @@ enum status results_rebuild_as(const char *journal, const char *out, int force, 
     return st;
 }
 
+enum status results_rebuild_as(const char *journal, const char *out, int force, struct results_made *m_p)
+{
+    char *at;
+    TRY(results_place(out, &at));
+    enum status st = rebuild_at(journal, at, force, m_p);
+    mem_free(at);
+    return st;
+}
+
 enum status results_rebuild(const char *path, int64_t *rows_p)
 {
     struct results_made m;
-    char *journal = results_journal_path(path);
-    if (!journal) return ST_E_NOMEM;
-    enum status st = results_rebuild_as(journal, path, 1, &m);
+    char *at, *journal;
+    TRY(results_place(path, &at));
+    journal = results_journal_path(at);
+    enum status st = journal ? rebuild_at(journal, at, 1, &m) : ST_E_NOMEM;
+    mem_free(at);
     mem_free(journal);
     if (st == ST_OK) *rows_p = m.rows;
     return st;
