@@ -155,4 +155,63 @@ static struct results *load_ok(const char *path)
     return r;
 }
 
+/* ---- whole files -------------------------------------------------------------------------------------- */
+
+static inline struct results_writer *open_ok(const char *path, enum results_mode mode)
+{
+    struct results_writer *w;
+    ck_assert_int_eq(results_open(path, mode, &setup, &w), ST_OK);
+    return w;
+}
+
+/* everything except the order of rows in the file */
+static inline void check_same(const struct results *a, const struct results *b)
+{
+    ck_assert_uint_eq(a->n, b->n);
+    for (size_t i = 0; i < a->n; i++) {
+        ck_assert_int_eq(a->row[i].index, b->row[i].index);
+        ck_assert_int_eq(a->row[i].attempt, b->row[i].attempt);
+        ck_assert_int_eq(a->row[i].stop, b->row[i].stop);
+        check_row(&a->row[i]);
+        check_row(&b->row[i]);
+    }
+    ck_assert_int_eq(a->questions, b->questions);
+    ck_assert_int_eq(a->block, b->block);
+    ck_assert_int_eq(a->attempt, b->attempt);
+    ck_assert_int_eq(a->complete, b->complete);
+    ck_assert_str_eq(a->config_hash, b->config_hash);
+    ck_assert_mem_eq(a->histogram, b->histogram, (size_t)a->block * sizeof *a->histogram);
+    ck_assert_uint_eq(a->n_memory, b->n_memory);
+    if (a->n_memory) ck_assert_mem_eq(a->memory, b->memory, a->n_memory * sizeof *a->memory);
+    ck_assert(!a->plan == !b->plan);
+    if (a->plan) ck_assert_str_eq(a->plan, b->plan);
+    ck_assert_uint_eq(a->n_attrs, b->n_attrs);
+    for (size_t i = 0; i < a->n_attrs; i++) {
+        ck_assert_str_eq(a->attr[i].name, b->attr[i].name);
+        ck_assert_int_eq(a->attr[i].kind, b->attr[i].kind);
+        ck_assert(a->attr[i].i == b->attr[i].i && same(a->attr[i].d, b->attr[i].d));
+        if (a->attr[i].s) ck_assert_str_eq(a->attr[i].s, b->attr[i].s);
+    }
+}
+
+static const struct result_attr attrs[] = {
+    {"spec", H5_KIND_STR, "dflash", 0, 0},          {"topology", H5_KIND_STR, "prefill pp=8,tp=1 decode tp=8", 0, 0},
+    {"opt.concurrency", H5_KIND_I64, NULL, 8, 0},   {"opt.temperature", H5_KIND_F64, NULL, 0, 0.1},
+    {"opt.top_p", H5_KIND_F64, NULL, 0, 1},         {"unknown_s", H5_KIND_F64, NULL, 0, NAN},
+    {"command_line", H5_KIND_STR, "pdflash run --out a\xff" "b", 0, 0}, {"slurm_job_id", H5_KIND_STR, NULL, 0, 0}};
+enum { N_ATTRS = sizeof attrs / sizeof attrs[0] };
+
+static inline void write_extras(struct results_writer *w)
+{
+    struct result_memory m[3] = {{0, "prefill", "node-a", 1 << 30, 5, 6, 7, -1},
+                                 {1, "decode", "node-b", -1, 0, 0, 0, 123}, {2, "single", "h", 1, 2, 3, 4, 5}};
+    ck_assert_int_eq(results_attrs(w, attrs, N_ATTRS), ST_OK);
+    ck_assert_int_eq(results_plan(w, "{\"old\": 1}", NULL, 0), ST_OK);
+    ck_assert_int_eq(results_plan(w, "{\"stages\": [1, 2], \"note\": \"\xe2\x88\x92\"}",
+                                  &(struct result_attr){"plan_hash", H5_KIND_STR, "77", 0, 0}, 1),
+                     ST_OK);
+    ck_assert_int_eq(results_memory(w, m, 1), ST_OK);
+    ck_assert_int_eq(results_memory(w, m, 3), ST_OK);
+}
+
 #endif
