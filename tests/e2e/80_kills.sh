@@ -13,6 +13,14 @@ job 4 whole $common $pd || finish
 wall=$((($(now) - t) / 1000000)) # ms
 done_at() { grep -o '"kind":"row","index":[0-9]*' "$1" 2>/dev/null | sed 's/.*://' | sort -n | uniq; }
 
+# the ranks that an mpirun started; read from /proc, because a small machine has no pgrep
+ranks_of() {
+    local d
+    for d in $(grep -lsx "PPid:[[:space:]]*$1" /proc/[0-9]*/status); do
+        d=${d%/status}
+        [ "$(cat "$d/comm" 2>/dev/null)" = pdflash ] && echo "${d#/proc/}"
+    done
+}
 # one NAME RANK MS: start, kill that rank after MS ms. 2: the job was over before
 one() {
     local out=$W/$1.h5 mpi pids victim rc t0 waited
@@ -21,7 +29,7 @@ one() {
     mpi=$!
     sleep "$(printf '%d.%03d' $(($3 / 1000)) $(($3 % 1000)))"
     for _ in $(seq 100); do
-        pids=($(pgrep -P $mpi -x pdflash | sort -n)) # in the order of ranks
+        pids=($(ranks_of $mpi | sort -n)) # in the order of ranks
         [ ${#pids[@]} = 4 ] && break
         kill -0 $mpi 2>/dev/null || break
         sleep 0.02
