@@ -27,16 +27,6 @@ struct opened {
     char path[512];
 };
 
-static const char *kit_path(const char *name)
-{
-    static char journal[600];
-    const char *path = suite_tmp(name);
-    snprintf(journal, sizeof journal, "%s.jsonl", path);
-    unlink(path);
-    unlink(journal);
-    return path;
-}
-
 struct kit_row { /* what differs between rows; text NULL: a plain question */
     int64_t index;
     enum result_stop stop;
@@ -87,7 +77,7 @@ static void kit_spans(struct results_writer *w)
 /* 8 questions: 0, 1, 4 complete, 2 cut, 3 failed, 5 in a second attempt, 6 and 7 missing; text: NULL or what attacks */
 static inline const char *kit_run(const char *name, const char *text)
 {
-    const char *path = kit_path(name);
+    const char *path = suite_fresh(name);
     const struct results_setup setup = {text ? text : "hash-1", 8, 4, NULL, 0};
     const char *const attr[] = {"spec",         "dflash",
                                 "topology",     text ? text : "pp2tp1/tp1",
@@ -126,7 +116,7 @@ static inline const char *kit_run(const char *name, const char *text)
  * that no clock gives, huge and tiny */
 static inline const char *kit_odd(const char *name, int kind)
 {
-    const char *path = kit_path(name);
+    const char *path = suite_fresh(name);
     const struct results_setup setup = {"hash-odd", 3, kind == 2 ? 1 : 4, NULL, 0};
     struct results_writer *w;
     ck_assert_int_eq(results_open(path, RESULTS_NEW, &setup, &w), ST_OK);

@@ -133,19 +133,11 @@ static void check_row(const struct result_row *got)
 
 /* ---- places -------------------------------------------------------------------------------------- */
 
-static const char *journal_of(const char *path)
+static inline const char *journal_of(const char *path)
 {
     static char name[700];
     snprintf(name, sizeof name, "%s.jsonl", path);
     return name;
-}
-
-static const char *clean_path(const char *name)
-{
-    const char *path = suite_tmp(name);
-    unlink(path);
-    unlink(journal_of(path));
-    return path;
 }
 
 static struct results *load_ok(const char *path)

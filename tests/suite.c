@@ -84,3 +84,13 @@ const char *suite_tmp(const char *name)
     snprintf(p, sizeof path[0], "%s/%s-%s", dir ? dir : "build/tmp", suite_name, name);
     return p;
 }
+
+const char *suite_fresh(const char *name)
+{
+    static char journal[600];
+    const char *path = suite_tmp(name);
+    snprintf(journal, sizeof journal, "%s.jsonl", path);
+    unlink(path);
+    unlink(journal);
+    return path;
+}

@@ -26,6 +26,8 @@ int suite_size(void);
 const char *suite_path(const char *relative);
 /* suite_tmp - path of a scratch file private to this program, removed by the runner. */
 const char *suite_tmp(const char *name);
+/* suite_fresh - the same, of a result file: neither it nor its journal is there. */
+const char *suite_fresh(const char *name);
 
 /* suite_some - how many of a test's repetitions to run: all of them, or only the first few under valgrind (VALGRIND=1),
  * where every instruction costs thirty. Each test still runs; tables put the telling rows first. */

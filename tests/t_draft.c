@@ -5,54 +5,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "draft_goldens.h"
 #include "model/draft_weights.h"
 #include "rig.h"
 
 const char *const suite_name = "draft";
 
 enum { HIDDEN = 256, HEADS = 8, DIM = 32, TAPS = 6, BLOCK = 16, VOCAB = 4096, LAYERS = 3, WINDOW = 64 };
-static const double bound = 1e-4; /* relative to the largest value of the array */
 
 static const char *const prompts[] = {"p5", "p37", "p150"};
 
 /* ---- goldens -------------------------------------------------------------------------------------- */
-
-static struct h5 *vectors;
-
-static float *golden(const char *group, const char *name, int64_t want)
-{
-    char path[128];
-    int64_t dim[H5_MAX_RANK], n = 1;
-    int rank;
-    float *v;
-    snprintf(path, sizeof path, "/%s/%s", group, name);
-    OK(h5_read_f32(vectors, path, dim, &rank, &v));
-    for (int i = 0; i < rank; i++) n *= dim[i];
-    ck_assert_int_eq(n, want);
-    return v;
-}
 
 static float *golden_layer(const char *group, int layer, const char *name, int64_t want)
 {
     char path[64];
     snprintf(path, sizeof path, "layer%d/%s", layer, name);
     return golden(group, path, want);
-}
-
-static int32_t *golden_ids(const char *group, const char *name, int *n_p)
-{
-    char path[128];
-    snprintf(path, sizeof path, "/%s/%s", group, name);
-    return rig_ids(vectors, path, n_p);
-}
-
-static int32_t anchor_of(const char *group)
-{
-    char path[64];
-    int64_t v;
-    snprintf(path, sizeof path, "/%s/block", group);
-    OK(h5_get_int(vectors, path, "anchor", &v));
-    return (int32_t)v;
 }
 
 static void open_vectors(void)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "draft_dir.h"
+#include "draft_goldens.h"
 #include "model/draft_weights.h"
 #include "rig.h"
 #include "tp_threads.h"
@@ -14,39 +15,7 @@
 const char *const suite_name = "dspark";
 
 enum { HIDDEN = 256, HEADS = 8, DIM = 32, GAMMA = 7, VOCAB = 4096, LAYERS = 2, RANK = 32 };
-static const double bound = 1e-4; /* relative to the largest value of the array */
 static const char *const prompts[] = {"p5", "p37", "p150"};
-
-static struct h5 *vectors;
-
-static float *golden(const char *group, const char *name, int64_t want)
-{
-    char path[128];
-    int64_t dim[H5_MAX_RANK], n = 1;
-    int rank;
-    float *v;
-    snprintf(path, sizeof path, "/%s/%s", group, name);
-    OK(h5_read_f32(vectors, path, dim, &rank, &v));
-    for (int i = 0; i < rank; i++) n *= dim[i];
-    ck_assert_int_eq(n, want);
-    return v;
-}
-
-static int32_t *golden_ids(const char *group, const char *name, int *n_p)
-{
-    char path[128];
-    snprintf(path, sizeof path, "/%s/%s", group, name);
-    return rig_ids(vectors, path, n_p);
-}
-
-static int32_t anchor_of(const char *group)
-{
-    char path[64];
-    int64_t v;
-    snprintf(path, sizeof path, "/%s/block", group);
-    OK(h5_get_int(vectors, path, "anchor", &v));
-    return (int32_t)v;
-}
 
 static void open_vectors(void) { OK(h5_open(suite_path("tests/vectors/dspark_context.h5"), 0, &vectors)); }
 static void close_vectors(void) { h5_close(vectors); }

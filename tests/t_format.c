@@ -159,9 +159,9 @@ START_TEST(results_are_as_described)
     const char *const part[] = {one, two};
     struct results_made m;
     struct page p;
-    snprintf(one, sizeof one, "%s", clean_path("described-1.h5"));
-    snprintf(two, sizeof two, "%s", clean_path("described-2.h5"));
-    snprintf(all, sizeof all, "%s", clean_path("described.h5"));
+    snprintf(one, sizeof one, "%s", suite_fresh("described-1.h5"));
+    snprintf(two, sizeof two, "%s", suite_fresh("described-2.h5"));
+    snprintf(all, sizeof all, "%s", suite_fresh("described.h5"));
     make_part(one, 0);
     make_part(two, 1);
     ck_assert_int_eq(results_merge(all, 0, part, 2, NULL, 0, NULL, 0, &m), ST_OK);

@@ -36,7 +36,7 @@ static const char *make_part(const char *name, const struct results_setup *u, in
                              const char *topology)
 {
     struct results_writer *w;
-    char *path = mem_strdup(clean_path(name));
+    char *path = mem_strdup(suite_fresh(name));
     ck_assert_int_eq(results_open(path, RESULTS_NEW, u, &w), ST_OK);
     set_text(w, "model_hash", "aa11");
     set_text(w, "option_max-new", u->config_hash[0] == 'c' ? "40" : "41");
@@ -109,7 +109,7 @@ START_TEST(parts_in_any_order_give_the_rows_of_one_run)
     for (int o = 0; o < 2; o++) {
         struct results_made m;
         char out[600], key[64];
-        snprintf(out, sizeof out, "%s", clean_path("all.h5"));
+        snprintf(out, sizeof out, "%s", suite_fresh("all.h5"));
         ck_assert_int_eq(merge(out, 0, 3, orders[o], &m), ST_OK);
         ck_assert(m.rows == QUESTIONS && m.done == QUESTIONS && m.questions == QUESTIONS && m.attempts == 3 &&
                   m.complete);
@@ -165,13 +165,13 @@ START_TEST(attempts_go_on_and_the_merged_file_can_be_continued)
     ck_assert_int_eq(append(w, 1, 0, RESULT_FAILED), ST_OK);
     ck_assert_int_eq(append(w, 3, 0, RESULT_EOS), ST_OK);
     results_close(w);
-    part[1] = mem_strdup(clean_path("b.h5"));
+    part[1] = mem_strdup(suite_fresh("b.h5"));
     ck_assert_int_eq(results_open(part[1], RESULTS_NEW, &setup, &w), ST_OK);
     ck_assert_int_eq(append(w, 5, 0, RESULT_ABORTED), ST_OK);
     ck_assert_int_eq(append(w, 7, 0, RESULT_EOS), ST_OK);
     ck_assert_int_eq(append(w, 9, 0, RESULT_EOS), ST_OK);
     results_close(w);
-    snprintf(all, sizeof all, "%s", clean_path("grown.h5"));
+    snprintf(all, sizeof all, "%s", suite_fresh("grown.h5"));
     ck_assert_int_eq(merge(all, 0, 2, part, &m), ST_OK);
     ck_assert(m.rows == QUESTIONS / 2 + 5 && m.done == m.rows - 2 && m.attempts == 3 && !m.complete);
     struct results *r = load_ok(all);
@@ -187,7 +187,7 @@ START_TEST(attempts_go_on_and_the_merged_file_can_be_continued)
     results_free(r);
     /* merged again with another part: what the first merge kept is kept under the part's number */
     const char *third[2] = {make_part("c.h5", &setup, 11, 12, "pp3"), all};
-    snprintf(again, sizeof again, "%s", clean_path("again.h5"));
+    snprintf(again, sizeof again, "%s", suite_fresh("again.h5"));
     ck_assert_int_eq(merge(again, 0, 2, third, &m), ST_OK);
     r = load_ok(again);
     ck_assert(r->attempt == 4 && int_attr(r, "parts") == 2 && int_attr(r, "part_2_parts") == 2);
@@ -229,7 +229,7 @@ START_TEST(what_does_not_belong_together_is_refused)
     const char *a = make_part("ra.h5", &setup, 0, 2, "pp1"), *b = make_part("rb.h5", &setup, 1, 2, "pp1"),
                *twice = make_part("rc.h5", &setup, 3, 20, "pp1"), *hash = make_part("rd.h5", &other, 1, 2, "pp1"),
                *more = make_part("re.h5", &longer, 1, 2, "pp1"), *wide = make_part("rf.h5", &wider, 1, 2, "pp1");
-    const char *text = mem_strdup(suite_tmp("rg.h5")), *out = mem_strdup(clean_path("rout.h5"));
+    const char *text = mem_strdup(suite_tmp("rg.h5")), *out = mem_strdup(suite_fresh("rout.h5"));
     put_file(text, "not HDF5");
     const struct {
         const char *part[3];
@@ -276,7 +276,7 @@ START_TEST(outputs_that_are_there_are_kept)
                 struct results_made m;
                 struct results_writer *w;
                 struct h5 *f;
-                snprintf(out, sizeof out, "%s", clean_path("kout.h5"));
+                snprintf(out, sizeof out, "%s", suite_fresh("kout.h5"));
                 rmdir(out);
                 if (kind == TEXT) put_file(out, "a letter");
                 if (kind == FOLDER) ck_assert_int_eq(mkdir(out, 0777), 0);
@@ -323,12 +323,12 @@ START_TEST(a_living_writer_is_left_alone)
     struct results_made m;
     struct results_writer *w;
     char out[600], other[600];
-    snprintf(out, sizeof out, "%s", clean_path("lout.h5"));
+    snprintf(out, sizeof out, "%s", suite_fresh("lout.h5"));
     ck_assert_int_eq(results_open(out, RESULTS_NEW, &setup, &w), ST_OK);
     ck_assert_int_eq(append(w, 5, 0, RESULT_EOS), ST_OK);
     ck_assert_int_eq(merge(out, 1, 2, part, &m), ST_E_FILE);
     ck_assert_ptr_nonnull(strstr(err_last(), "another process"));
-    snprintf(other, sizeof other, "%s", clean_path("lout2.h5"));
+    snprintf(other, sizeof other, "%s", suite_fresh("lout2.h5"));
     ck_assert_int_eq(results_rebuild_as(journal_of(out), other, 0, &m), ST_E_FILE);
     ck_assert_ptr_nonnull(strstr(err_last(), "another process"));
     ck_assert_int_ne(access(other, F_OK), 0);
@@ -350,7 +350,7 @@ START_TEST(a_kill_leaves_the_old_file_or_the_new_one)
     char out[600];
     int old = 0, new = 0;
     for (int i = 0; i < suite_some(24, 3); i++) {
-        snprintf(out, sizeof out, "%s", clean_path("xout.h5"));
+        snprintf(out, sizeof out, "%s", suite_fresh("xout.h5"));
         struct results_writer *w;
         ck_assert_int_eq(results_open(out, RESULTS_NEW, &other, &w), ST_OK);
         ck_assert_int_eq(append(w, 5, 0, RESULT_LENGTH), ST_OK);
@@ -414,7 +414,7 @@ START_TEST(a_journal_cut_anywhere_gives_its_whole_lines)
             lines++;
             rows += strncmp(p, "{\"kind\":\"row\"", 13) == 0;
         }
-        snprintf(out, sizeof out, "%s", clean_path("cut-out.h5"));
+        snprintf(out, sizeof out, "%s", suite_fresh("cut-out.h5"));
         struct results_made m;
         enum status st = results_rebuild_as(cut, out, 0, &m);
         mem_free(slurp(cut, &whole));
@@ -469,8 +469,8 @@ START_TEST(rows_that_only_a_journal_has_are_told_of)
     struct results_made m;
     char old[600], out[600], log[600];
     struct results_writer *w;
-    snprintf(old, sizeof old, "%s", clean_path("behind-old.h5"));
-    snprintf(out, sizeof out, "%s", clean_path("behind-out.h5"));
+    snprintf(old, sizeof old, "%s", suite_fresh("behind-old.h5"));
+    snprintf(out, sizeof out, "%s", suite_fresh("behind-out.h5"));
     snprintf(log, sizeof log, "%s", suite_tmp("behind.log"));
     ck_assert_int_eq(unlink(path), 0);
     ck_assert_int_eq(unlink(journal_of(path)), 0);

@@ -13,16 +13,6 @@
 
 const char *const suite_name = "report";
 
-static const char *clean_path(const char *name)
-{
-    static char journal[600];
-    const char *path = suite_tmp(name);
-    snprintf(journal, sizeof journal, "%s.jsonl", path);
-    unlink(path);
-    unlink(journal);
-    return path;
-}
-
 static void close_to(double a, double b, double tolerance)
 {
     ck_assert_msg(fabs(a - b) <= tolerance, "%.15g, wanted %.15g", a, b);
@@ -104,7 +94,7 @@ START_TEST(acceptance_figures_are_those_of_the_reference)
     json_t *all = json_loads(stats, 0, NULL);
     mem_free(stats);
     for (int s = 0; s < 2; s++) {
-        const char *path = clean_path("trace.h5");
+        const char *path = suite_fresh("trace.h5");
         struct results_writer *w;
         struct results *r;
         struct report p;
@@ -156,7 +146,7 @@ static void hand_row(struct results_writer *w, int64_t index, enum result_stop s
 
 static const char *hand_made(void)
 {
-    const char *path = clean_path("hand.h5");
+    const char *path = suite_fresh("hand.h5");
     const struct results_setup setup = {"hash-1", 8, 4, NULL, 0};
     struct results_writer *w;
     static const struct result_round a[] = {{0, 3, 3, 4, 5}, {1, 3, 0, 1, 6}, {2, 3, 1, 1, 7}}, b[] = {{0, 3, 2, 3, 1}},
@@ -276,7 +266,7 @@ START_TEST(overlap_of_transfers_worked_out_by_hand)
         {3, {0, 0, 1, 0.5, 1.5, 2, 1, 3}},   /* decode begins after the last prefill: no steady state */
     };
     const struct results_setup setup = {.config_hash = "hash-2", .questions = 7, .block = 4};
-    const char *path = clean_path("overlap.h5");
+    const char *path = suite_fresh("overlap.h5");
     struct results_writer *w = NULL;
     char *text;
     log_mute(1);
@@ -367,7 +357,7 @@ END_TEST
 
 START_TEST(a_run_without_rows_is_a_failed_run)
 {
-    const char *path = clean_path("empty.h5");
+    const char *path = suite_fresh("empty.h5");
     struct results_writer *w;
     struct results *r;
     struct report p;

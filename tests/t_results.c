@@ -16,7 +16,7 @@ const char *const suite_name = "results";
 
 START_TEST(a_run_comes_back_and_is_rebuilt_from_its_journal)
 {
-    const char *path = clean_path("run.h5");
+    const char *path = suite_fresh("run.h5");
     struct results_writer *w = open_ok(path, RESULTS_NEW);
     ck_assert_int_eq(results_attempt(w), 1);
     struct results *r = load_ok(path); /* readable before the first row */
@@ -72,7 +72,7 @@ START_TEST(names_and_units_are_in_the_file)
         "/grading/openai_extracted",
         "/grading/lm_eval_strict_extracted", "/grading/lm_eval_flexible_extracted", "/grading/sglang_extracted",
         "/plan"};
-    const char *path = clean_path("names.h5");
+    const char *path = suite_fresh("names.h5");
     struct results_writer *w = open_ok(path, RESULTS_NEW);
     write_extras(w);
     ck_assert_int_eq(append(w, 3, 0, RESULT_EOS), ST_OK);
@@ -105,7 +105,7 @@ END_TEST
 
 START_TEST(existing_files_and_other_writers_are_refused)
 {
-    const char *path = clean_path("refuse.h5");
+    const char *path = suite_fresh("refuse.h5");
     struct results_writer *w = open_ok(path, RESULTS_RESUME), *v; /* nothing to resume: a new run */
     ck_assert_int_eq(results_open(path, RESULTS_RESUME, &setup, &v), ST_E_FILE); /* locked */
     ck_assert_ptr_nonnull(strstr(err_last(), "another process"));
@@ -138,7 +138,7 @@ START_TEST(existing_files_and_other_writers_are_refused)
     static const struct results_setup bad[] = {
         {"", QUESTIONS, BLOCK, NULL, 0}, {NULL, QUESTIONS, BLOCK, NULL, 0}, {"x", 0, BLOCK, NULL, 0},
         {"x", QUESTIONS, 0, NULL, 0}, {"x", 4, 5000, NULL, 0}};
-    path = clean_path("refuse2.h5");
+    path = suite_fresh("refuse2.h5");
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         ck_assert_int_eq(results_open(path, RESULTS_NEW, &bad[i], &v), ST_E_RANGE);
     ck_assert_int_ne(access(journal_of(path), F_OK), 0); /* a refused start leaves nothing behind */
@@ -147,7 +147,7 @@ END_TEST
 
 START_TEST(another_configuration_is_refused_naming_both)
 {
-    const char *path = clean_path("config.h5");
+    const char *path = suite_fresh("config.h5");
     struct results_writer *w = open_ok(path, RESULTS_NEW);
     ck_assert_int_eq(append(w, 0, 0, RESULT_EOS), ST_OK);
     results_close(w);
@@ -173,7 +173,7 @@ END_TEST
 /* whatever the hash covers and the file records is named with both values; the rest is not mentioned */
 START_TEST(a_refused_resume_says_what_differs)
 {
-    const char *path = clean_path("differs.h5");
+    const char *path = suite_fresh("differs.h5");
     struct results_writer *w = open_ok(path, RESULTS_NEW);
     static const struct result_attr kept[] = {{"model_hash", H5_KIND_STR, "aa11", 0, 0},
                                               {"option_max-new", H5_KIND_STR, "40", 0, 0},
@@ -214,7 +214,7 @@ END_TEST
 /* killed before the first row: only the journal has what the run was */
 START_TEST(attributes_outlive_a_run_without_rows)
 {
-    const char *path = clean_path("norows.h5");
+    const char *path = suite_fresh("norows.h5");
     struct results_writer *w = open_ok(path, RESULTS_NEW);
     ck_assert_int_eq(results_attrs(w, &(struct result_attr){"spec", H5_KIND_STR, "dflash", 0, 0}, 1), ST_OK);
     ck_assert_int_eq(results_attrs(w, &(struct result_attr){"attempt_1_topology", H5_KIND_STR, "pp2", 0, 0}, 1), ST_OK);
@@ -243,7 +243,7 @@ END_TEST
 
 START_TEST(rows_that_cannot_be_are_refused)
 {
-    const char *path = clean_path("rows.h5");
+    const char *path = suite_fresh("rows.h5");
     struct results_writer *w = open_ok(path, RESULTS_NEW);
     for (int which = 0; which < 13; which++) {
         struct sample *s = sample(5, 0, RESULT_EOS);
@@ -288,7 +288,7 @@ END_TEST
 
 START_TEST(failed_rows_are_redone_by_a_later_attempt)
 {
-    const char *path = clean_path("redo.h5");
+    const char *path = suite_fresh("redo.h5");
     struct results_writer *w = open_ok(path, RESULTS_NEW);
     ck_assert_int_eq(append(w, 4, 0, RESULT_FAILED), ST_OK);
     ck_assert_int_eq(append(w, 9, 0, RESULT_ABORTED), ST_OK);

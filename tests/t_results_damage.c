@@ -33,7 +33,7 @@ static void append_raw(const char *path, const char *text)
 
 START_TEST(a_damaged_file_or_journal_loses_nothing_committed)
 {
-    const char *path = clean_path("damage.h5");
+    const char *path = suite_fresh("damage.h5");
     int64_t rows = 0;
     struct results *r;
     struct results_writer *w = open_ok(path, RESULTS_NEW);
@@ -117,7 +117,7 @@ START_TEST(a_file_that_opens_but_is_damaged_is_rebuilt_or_refused)
     struct h5 *f;
     struct h5_object *o;
     size_t n;
-    snprintf(path, sizeof path, "%s", clean_path("inside.h5"));
+    snprintf(path, sizeof path, "%s", suite_fresh("inside.h5"));
     snprintf(whole, sizeof whole, "%s.whole", path);
     snprintf(lines, sizeof lines, "%s.lines", path);
     snprintf(harmed, sizeof harmed, "%s.harmed", path);
@@ -171,7 +171,7 @@ START_TEST(a_link_is_its_target)
     char path[512], link[520], lines[540];
     struct results_writer *w, *v;
     int64_t rows = 0;
-    snprintf(path, sizeof path, "%s", clean_path("target.h5"));
+    snprintf(path, sizeof path, "%s", suite_fresh("target.h5"));
     snprintf(link, sizeof link, "%s.link", path);
     snprintf(lines, sizeof lines, "%s.jsonl", link);
     unlink(link);
@@ -200,7 +200,7 @@ END_TEST
 
 START_TEST(a_row_only_the_journal_has_is_taken_over)
 {
-    const char *path = clean_path("ahead.h5"), *old = suite_tmp("ahead-old.h5");
+    const char *path = suite_fresh("ahead.h5"), *old = suite_tmp("ahead-old.h5");
     struct results_writer *w = open_ok(path, RESULTS_NEW);
     ck_assert_int_eq(append(w, 0, 0, RESULT_EOS), ST_OK);
     unlink(old);
@@ -246,7 +246,7 @@ START_TEST(journals_that_are_wrong_are_refused_by_line)
          "\"questions\":3,\"block\":2}\n",
          ":1:", "version 9"},
     };
-    const char *path = clean_path("wrong.h5");
+    const char *path = suite_fresh("wrong.h5");
     int64_t rows = -1;
     ck_assert_int_eq(results_rebuild(path, &rows), ST_E_FILE); /* no journal, and none is made */
     ck_assert_int_ne(access(journal_of(path), F_OK), 0);

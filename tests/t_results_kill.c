@@ -107,13 +107,13 @@ static size_t check_survivors(const char *path, uint8_t *told, int *complete)
 
 START_TEST(kill_at_any_moment_keeps_every_committed_row)
 {
-    const char *path = clean_path("kill.h5");
+    const char *path = suite_fresh("kill.h5");
     uint8_t told[QUESTIONS] = {0};
     int kills = 0, rounds = 0, completed = 0;
     size_t rows_seen = 0;
     log_mute(1);
     long whole = time_of_a_run(path);
-    clean_path("kill.h5");
+    suite_fresh("kill.h5");
     for (; kills < 40 && rounds < 400; rounds++) {
         int complete = 0;
         /* a third while it starts or resumes, the rest within the next rows */
@@ -131,7 +131,7 @@ START_TEST(kill_at_any_moment_keeps_every_committed_row)
         completed++;
         ck_assert_int_eq(results_rebuild(path, &rows), ST_OK);
         ck_assert_int_eq(rows, QUESTIONS);
-        clean_path("kill.h5");
+        suite_fresh("kill.h5");
         memset(told, 0, sizeof told);
     }
     printf("results: a run takes %.3f s; %d kills in %d starts, %d runs completed, %zu rows checked\n",

@@ -149,7 +149,7 @@ START_TEST(spans_that_cannot_be_are_refused)
         NUMBER(rank, -1),    NUMBER(stage, -1),   NUMBER(tp_rank, -1), NUMBER(count, 0),
         NUMBER(request, 3),  NUMBER(request, -2), TIME(begin, 2.5),    TIME(begin, NAN),
         TIME(end, INFINITY), TIME(busy, 1.5),     TIME(busy, -0.1),    TIME(busy, NAN)};
-    struct results_writer *w = open_new(kit_path("refused.h5"));
+    struct results_writer *w = open_new(suite_fresh("refused.h5"));
     struct result_span s;
     log_mute(1);
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
@@ -182,7 +182,7 @@ START_TEST(damaged_journal_spans_are_named)
                                        "{\"kind\":\"spans\",\"spans\":[[1,0,\"decode\",0,0,\"send\",0,1,1,2,1,5]]}"};
     log_mute(1);
     for (size_t i = 0; i < sizeof line / sizeof line[0]; i++) {
-        const char *path = kit_path("damaged.h5");
+        const char *path = suite_fresh("damaged.h5");
         char journal[600];
         int64_t rows;
         snprintf(journal, sizeof journal, "%s.jsonl", path);

@@ -79,12 +79,23 @@ static int stat_folder(const char *path, struct stat *sb)
     return rc;
 }
 
+static int one(const struct stat *x, const struct stat *y)
+{
+    return x->st_dev == y->st_dev && x->st_ino == y->st_ino;
+}
+
+int outfile_is(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && one(&x, &y);
+}
+
 static int same_place(const char *a, const char *b)
 {
     struct stat x, y;
-    if (stat(a, &x) == 0 && stat(b, &y) == 0) return x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    if (stat(a, &x) == 0 && stat(b, &y) == 0) return one(&x, &y);
     return strcmp(a + folder_bytes(a), b + folder_bytes(b)) == 0 && stat_folder(a, &x) == 0 &&
-           stat_folder(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+           stat_folder(b, &y) == 0 && one(&x, &y);
 }
 
 int outfile_same(const char *a, const char *b)
@@ -100,8 +111,7 @@ int outfile_in(const char *path, const char *dir)
 {
     struct stat x, y;
     char *at = NULL;
-    int in = outfile_target(path, &at) == ST_OK && stat_folder(at, &x) == 0 && stat(dir, &y) == 0 &&
-             x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    int in = outfile_target(path, &at) == ST_OK && stat_folder(at, &x) == 0 && stat(dir, &y) == 0 && one(&x, &y);
     mem_free(at);
     return in;
 }

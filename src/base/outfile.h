@@ -26,6 +26,8 @@ void outfile_cancel(struct outfile *o);
 /* outfile_target - the file that path stands for: what its symbolic link, or a row of them, leads to, which need not
  * exist yet; path itself when it is no link. *target_p: mem_free. ST_E_FILE (a circle of links), ST_E_NOMEM. */
 enum status outfile_target(const char *path, char **target_p);
+/* outfile_is - 1: both names exist and are one file. */
+int outfile_is(const char *a, const char *b);
 /* outfile_same - 1: one file under two names, also one that neither has made yet. */
 int outfile_same(const char *a, const char *b);
 /* outfile_in - 1: path lies, or would lie, in the directory dir itself. */

@@ -5,10 +5,10 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/buf.h"
 #include "base/log.h"
+#include "base/outfile.h"
 #include "ckpt/chat.h"
 #include "ckpt/config.h"
 #include "cmd/options.h"
@@ -89,18 +89,12 @@ out:
     return st;
 }
 
-static int same_file(const char *a, const char *b)
-{
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 /* before the work, so that nobody waits for a refusal */
 static enum status check_out(const struct options *o)
 {
     const char *const in[][2] = {{"jsonl", o->jsonl}, {"shots-from", o->shots_from}};
     for (size_t i = 0; i < sizeof in / sizeof in[0]; i++)
-        if (in[i][1] && same_file(o->out, in[i][1]))
+        if (in[i][1] && outfile_is(o->out, in[i][1]))
             return ERR(ST_E_FILE, "--out %s: is the file of --%s; name another file to write", o->out, in[i][0]);
     return prompts_claim(o->out, o->force);
 }

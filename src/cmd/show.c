@@ -1,7 +1,6 @@
 /* show, grade - print what a results.h5 holds, and write it as page, trace or table. */
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/buf.h"
 #include "base/log.h"
@@ -71,13 +70,6 @@ static const char *output_path(const struct shown *s, enum output k)
     return path[k];
 }
 
-static int same_file(const char *a, const char *b)
-{
-    struct stat x, y;
-    if (strcmp(a, b) == 0) return 1;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 /* nothing is written before all is known to be well */
 static enum status check_outputs(const struct shown *s)
 {
@@ -89,7 +81,7 @@ static enum status check_outputs(const struct shown *s)
         for (int i = 0; i < k; i++)
             if (output_path(s, (enum output)i) && strcmp(path, output_path(s, (enum output)i)) == 0)
                 return ERR(ST_E_USAGE, "--%s and --%s both name %s", output_name[i], output_name[k], path);
-        if (s->o.reference && same_file(path, s->o.reference))
+        if (s->o.reference && (strcmp(path, s->o.reference) == 0 || outfile_is(path, s->o.reference)))
             return ERR(ST_E_FILE, "--%s %s: is the reference; name another file", output_name[k], path);
         if (h5_is_hdf5(path))
             return ERR(ST_E_FILE, "--%s %s: holds HDF5 data, perhaps results; name another file", output_name[k], path);

@@ -12,6 +12,7 @@
 #include "base/buf.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/outfile.h"
 #include "data/results_priv.h"
 #include "data/utf8.h"
 
@@ -313,17 +314,11 @@ static enum status write_journal(struct merge *m, struct results_journal *j, con
 
 /* ---- the merge ------------------------------------------------------------------------------------ */
 
-static int same_file(const char *a, const char *b)
-{
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 static enum status load(struct merge *m, const char *out, const struct results_identity *identity, size_t n_identity)
 {
     for (size_t p = 0; p < m->n; p++) {
         struct part *x = &m->part[p];
-        if (same_file(out, x->path))
+        if (outfile_is(out, x->path))
             return ERR(ST_E_FILE, "--out %s: is a part too (%s); name another file to write", out, x->path);
         TRY(results_load(x->path, &x->r));
         if (!(x->file = utf8_clean(x->path, strlen(x->path)))) return ST_E_NOMEM;

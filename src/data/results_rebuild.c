@@ -1,11 +1,11 @@
 /* results_rebuild - a result file from a journal alone, and how a whole file takes its place. */
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/buf.h"
 #include "base/log.h"
+#include "base/outfile.h"
 #include "data/results_priv.h"
 
 enum status results_claim(const char *path, struct results_claim *c_p)
@@ -32,12 +32,6 @@ enum status results_publish(struct results_store *s, struct results_claim *c, co
     if (rename(fresh, c->journal.path) != 0)
         return ERR(ST_E_IO, "%s: cannot take the place of %s", fresh, c->journal.path);
     return ST_OK;
-}
-
-static int same_file(const char *a, const char *b)
-{
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
 /* the file's own journal stays where it is; only the file may be in the way */
@@ -81,7 +75,7 @@ static enum status rebuild_at(const char *journal, const char *out, int force, s
     int fd;
     char *own = results_journal_path(out);
     if (!own) return ST_E_NOMEM;
-    int beside = same_file(journal, own);
+    int beside = outfile_is(journal, own);
     mem_free(own);
     TRY(results_journal_lock(journal, &fd)); /* no writer is alive */
     enum status st = beside ? check_beside(journal, out, force) : results_check_place(out, force, remedy);
