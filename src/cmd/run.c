@@ -64,28 +64,38 @@ static enum status load_files(struct job *j)
     return prompts_match(j->prompts, &want, j->s.c.vocab);
 }
 
-static enum status take_prompts(struct job *j)
+/* Rows that do not fit into the model's positions are refused one by one later; a file without any that does is a mistake. */
+static enum status check_lengths(struct job *j)
 {
     int64_t total = 0;
+    int fits = 0;
+    for (int i = 0; i < j->n; i++) {
+        const struct prompts_row *r = prompts_row(j->prompts, (size_t)i);
+        fits += r->n_ids <= j->s.most_prompt;
+        total += r->n_ids;
+    }
+    if (total > INT_MAX)
+        return ERR(ST_E_CONFIG, "%s: %d rows of %" PRId64 " tokens; a run takes up to %d: use --limit, or several files", j->o.prompts, j->n, total, INT_MAX);
+    if (fits || j->n == 0) return ST_OK;
+    return ERR(ST_E_CONFIG, "%s: no row fits: row 0 has %" PRId64 " tokens; with --max-new %d and a block of %d at most %d fit into %d "
+               "positions; nothing is cut", j->o.prompts, prompts_row(j->prompts, 0)->n_ids, j->o.max_new, j->s.block,
+               j->s.most_prompt, j->s.c.max_position);
+}
+
+static enum status take_prompts(struct job *j)
+{
     j->n = (int)prompts_count(j->prompts);
     if (j->o.limit && j->o.limit < j->n) j->n = j->o.limit;
     TRY(options_shard(&j->o, j->n, &(int){0}, &(int){0}));
-    for (int i = 0; i < j->n; i++) {
-        const struct prompts_row *r = prompts_row(j->prompts, (size_t)i);
-        if (r->n_ids > j->s.most_prompt)
-            return ERR(ST_E_CONFIG,
-                       "%s: row %d has %" PRId64 " tokens; with --max-new %d and a block of %d at most %d fit into %d "
-                       "positions; nothing is cut", j->o.prompts, i, r->n_ids, j->o.max_new, j->s.block,
-                       j->s.most_prompt, j->s.c.max_position);
-        total += r->n_ids;
-    }
+    TRY(check_lengths(j));
     j->offset = mem_alloc((size_t)j->n + 1, sizeof *j->offset, "prompt offsets");
-    j->token = mem_alloc((size_t)total, sizeof *j->token, "prompt tokens");
-    if (!j->offset || !j->token) return ST_E_NOMEM;
+    if (!j->offset) return ST_E_NOMEM;
+    for (int i = 0; i < j->n; i++) j->offset[i + 1] = j->offset[i] + prompts_row(j->prompts, (size_t)i)->n_ids;
+    j->token = mem_alloc((size_t)j->offset[j->n], sizeof *j->token, "prompt tokens");
+    if (!j->token) return ST_E_NOMEM;
     for (int i = 0; i < j->n; i++) {
         const struct prompts_row *r = prompts_row(j->prompts, (size_t)i);
         memcpy(j->token + j->offset[i], r->id, (size_t)r->n_ids * sizeof *r->id);
-        j->offset[i + 1] = j->offset[i] + r->n_ids;
     }
     return ST_OK;
 }
@@ -111,7 +121,7 @@ static enum status share_prompts(struct job *j)
     TRY(mpi_check(MPI_Bcast(j->token, (int)size[1], MPI_INT32_T, root, j->w.all), "MPI_Bcast"));
     for (int i = 0; i < j->n; i++) {
         j->tokens[i] = (int32_t)(j->offset[i + 1] - j->offset[i]);
-        if (j->tokens[i] > j->max_prompt) j->max_prompt = j->tokens[i];
+        if (j->tokens[i] > j->max_prompt && j->tokens[i] <= j->s.most_prompt) j->max_prompt = j->tokens[i];
     }
     if (j->o.max_prompt > 0 && j->o.max_prompt < j->max_prompt) j->max_prompt = j->o.max_prompt; /* longer ones are refused */
     return ST_OK;
@@ -265,15 +275,16 @@ static void print_ranks(const struct rank_stats *s, int n)
 }
 
 /* with --dedupe: what came over the wire, and what ranks of a node read from one another instead */
-static void print_shared(const struct rank_stats *s, int n)
+/* what a request that failed was spared is not known: nobody read it */
+static void print_shared(const struct rank_stats *s, int n, int unfinished)
 {
     uint64_t wire[COMP_N] = {0}, shared[COMP_N] = {0};
     for (int i = 0; i < n; i++)
         for (int c = 0; c < COMP_N; c++) wire[c] += s[i].put_bytes[c], shared[c] += s[i].shared_bytes[c];
     for (int c = 0; c < COMP_N; c++)
         if (shared[c])
-            log_info("%s: %" PRIu64 " bytes over the wire, %" PRIu64 " without --dedupe: the rest was read within nodes", comp_name[c],
-                     wire[c], wire[c] + shared[c]);
+            log_info("%s: %" PRIu64 " bytes over the wire, %s%" PRIu64 " without --dedupe: the rest was read within nodes", comp_name[c],
+                     wire[c], unfinished ? "at least " : "", wire[c] + shared[c]);
 }
 
 /* what must hold at the end of every run, whatever happened in it */
@@ -331,7 +342,7 @@ static enum status leader_end(struct job *j, const struct rank_stats *all, const
     char *plan = NULL;
     stop_speak_now();
     print_ranks(all, j->w.size);
-    print_shared(all, j->w.size);
+    print_shared(all, j->w.size, record_unfinished(j->rec));
     print_free(all, j->w.size);
     uint64_t quiets = 0;
     for (int i = 0; i < j->w.size; i++) quiets += all[i].quiets;

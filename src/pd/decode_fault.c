@@ -32,7 +32,8 @@ enum status decode_lost(struct decoder *p, const struct control_report *r)
     if (g->generation == r->generation && !g->why[0]) {
         int prefill = r->source >= 0 && r->source < p->w->topo.n_prefill;
         snprintf(g->why, sizeof g->why,
-                 prefill ? "prefill rank %d gave it up" : "rank %d received words that do not fit the plan", r->source);
+                 prefill ? "prefill rank %d gave it up; its line `request %d: given up by this rank` in the log says why"
+                         : "rank %d received words that do not fit the plan of request %d", r->source, g->request);
     }
     return scheduler_failed(p->sched, r->slot, r->generation, r->tp_rank);
 }
@@ -78,7 +79,7 @@ enum status decode_abort(struct decoder *p, const struct order *o)
     char why[REASON_BYTES];
     snprintf(why, sizeof why, "aborted: %s", abort_reason_name[o->reason]);
     if (o->reason == ABORT_REFUSED)
-        snprintf(why, sizeof why, "refused: the prompt has %d tokens, the pools hold prompts of up to %d",
+        snprintf(why, sizeof why, "refused: the prompt has %d tokens, the pools hold prompts of up to %d (--max-prompt, and positions less --max-new)",
                  p->r->prompts.tokens[o->request], p->r->transfer.plan.max_prompt);
     else if (o->reason == ABORT_FAILED && g && g->why[0])
         memcpy(why, g->why, sizeof why);

@@ -68,6 +68,14 @@ ends abort-decoding 0 aborted "asked for" --spec none --concurrency 2 --inject a
 # the longest prompt of the six is refused by its row on both sides
 set -- $($X rows "$W/whole.h5" | sort -n -k4 | tail -1)
 ends too-long "$1" failed "refused: the prompt has $4 tokens" --max-prompt $(($4 - 1))
+# the same where it is the model's positions that say so; a file of such rows only is refused as a whole
+mkdir -p "$W/short"
+for f in inputs/k3-nano/*; do ln -sf "$PWD/$f" "$W/short"; done
+rm -f "$W/short/config.json"
+sed "s/\"max_position_embeddings\": 1048576/\"max_position_embeddings\": $(($4 - 1 + 40 + 16))/" inputs/k3-nano/config.json >"$W/short/config.json"
+MODEL="--model $W/short --draft inputs/k3-nano-dflash" ends past-the-positions "$1" failed "refused: the prompt has $4 tokens"
+expect 2 "no row fits the positions" "no row fits: row 0 has .* nothing is cut" "$PDFLASH" run --model "$W/short" --draft inputs/k3-nano-dflash \
+    --prompts "$W/p.h5" --single --max-new $(($4 + 36)) --out "$W/x.h5"
 # a failure of all requests is a run that commits no finished row
 expect 4 "every request aborted" "0 of 6 rows" $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/none.h5" --force-new \
     --max-prompt 3

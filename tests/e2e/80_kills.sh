@@ -13,36 +13,46 @@ job 4 whole $common $pd || finish
 wall=$((($(now) - t) / 1000000)) # ms
 done_at() { grep -o '"kind":"row","index":[0-9]*' "$1" 2>/dev/null | sed 's/.*://' | sort -n | uniq; }
 
-# the ranks that an mpirun started; read from /proc, because a small machine has no pgrep
-ranks_of() {
+# read from /proc, because a small machine has no pgrep
+children_of() {
     local d
     for d in $(grep -lsx "PPid:[[:space:]]*$1" /proc/[0-9]*/status); do
         d=${d%/status}
-        [ "$(cat "$d/comm" 2>/dev/null)" = pdflash ] && echo "${d#/proc/}"
+        echo "${d#/proc/}"
+    done | sort -n
+}
+# the ranks that an mpirun started
+ranks_of() {
+    local p
+    for p in $(children_of "$1"); do
+        [ "$(cat "/proc/$p/comm" 2>/dev/null)" = pdflash ] && echo "$p"
     done
 }
+# a zombie runs no more, whoever has yet to take note of it
+runs() { grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$1/status"; }
 # one NAME RANK MS: start, kill that rank after MS ms. 2: the job was over before
 one() {
     local out=$W/$1.h5 mpi pids victim rc t0 waited
     rm -f "$out" "$out.jsonl"
-    $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$out" >"$W/$1.log" 2>&1 &
-    mpi=$!
+    tools/launch $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$out" >"$W/$1.log" 2>&1 &
+    local job=$!
     sleep "$(printf '%d.%03d' $(($3 / 1000)) $(($3 % 1000)))"
     for _ in $(seq 100); do
-        pids=($(ranks_of $mpi | sort -n)) # in the order of ranks
+        mpi=$(children_of $job | head -1) # launch starts mpirun first
+        pids=($(ranks_of "$mpi" | sort -n)) # in the order of ranks
         [ ${#pids[@]} = 4 ] && break
-        kill -0 $mpi 2>/dev/null || break
+        kill -0 $job 2>/dev/null || break
         sleep 0.02
     done
     victim=${pids[$2]:-}
     if [ -z "$victim" ] || ! kill -9 "$victim" 2>/dev/null; then
-        wait $mpi
+        wait $job
         return 2
     fi
     t0=$(now)
-    (sleep $((watchdog + 30)); kill -9 $mpi) 2>/dev/null &
+    (sleep $((watchdog + 30)); kill -9 "$mpi" $job) 2>/dev/null &
     local guard=$!
-    wait $mpi
+    wait $job
     rc=$?
     waited=$((($(now) - t0) / 1000000))
     kill $guard 2>/dev/null
@@ -53,7 +63,7 @@ one() {
     [ $rc = 0 ] && grep -q '10 of 10 rows' "$W/$1.log" && return 2 # it had nothing left to do
     if [ $rc = 0 ] || [ $waited -gt $(((watchdog + 5) * 1000)) ]; then fail "$what"; else pass "$what"; fi
     for p in "${pids[@]}"; do # mpirun may leave a moment before the last of them
-        while kill -0 "$p" 2>/dev/null; do
+        while runs "$p"; do
             if [ $((($(now) - t0) / 1000000)) -gt $(((watchdog + 5) * 1000)) ]; then
                 fail "$what: process $p is still there"
                 break
