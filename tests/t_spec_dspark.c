@@ -126,10 +126,87 @@ START_TEST(ranks_take_the_width_of_rank_0)
 }
 END_TEST
 
+/* the clock of this machine says how many rows; whatever it says, tokens and state are those of plain decoding, and a request
+ * has no drafts before its context is long enough */
+START_TEST(adaptive_widths_and_short_contexts_change_no_token)
+{
+    struct spec_options p = options(GAMMA + 1, SPEC_DRAFT);
+    int n = n_seqs(), most = suite_some(48, 10), late = most / 4, narrow = 0, wide = 0;
+    p.adaptive = _i != 0;
+    p.min_context = _i != 1 ? requests[0].n + late : 0;
+    struct spec *s = open_spec(&p);
+    struct spec_seq *q[SEQS];
+    for (int i = 0; i < n; i++) {
+        q[i] = new_seq(i, most);
+        start_seq(q[i], EOS);
+    }
+    run_rounds(s, q, n, 1);
+    for (int i = 0; i < n; i++) {
+        check_rounds(q[i], p.block, 0, "adaptive");
+        if (i < 2) check_state(q[i], "adaptive");
+        int pos = requests[i].n;
+        for (int k = 0; k < q[i]->n_rounds; k++) {
+            int none = q[i]->round[k].proposed == 0;
+            ck_assert_msg(pos >= p.min_context || none, "request %d round %d: drafts at position %d of %d", i, k, pos, p.min_context);
+            narrow += none;
+            wide += q[i]->round[k].proposed == GAMMA;
+            pos += q[i]->round[k].accepted + 1;
+        }
+        drop_seq(q[i]);
+    }
+    ck_assert(narrow > 0 || p.min_context == 0);
+    ck_assert(wide > 0); /* the first step of adaptive, every step past the context without it */
+    const struct width *learnt = spec_width(s);
+    ck_assert_int_eq(learnt != NULL, p.adaptive);
+    if (learnt) ck_assert(learnt->steps > 0 && learnt->drafted && width_mean(learnt) >= 1);
+    spec_close(s);
+}
+END_TEST
+
+struct turns { int32_t width, decision[2]; int calls; };
+
+static enum status obey_in_turn(void *ctx, void *data, size_t bytes)
+{
+    struct turns *t = ctx;
+    if (t->calls++ % 2 == 0) memcpy(data, &t->width, sizeof t->width);
+    else memcpy(data, t->decision, sizeof t->decision);
+    return bytes == (t->calls % 2 ? sizeof t->width : sizeof t->decision) ? ST_OK : ST_E_INTERNAL;
+}
+
+START_TEST(ranks_take_the_adaptive_width_of_rank_0)
+{
+    struct turns t = {.width = 3, .decision = {1, requests[0].truth[2]}};
+    struct spec_options p = options(GAMMA + 1, SPEC_DRAFT);
+    p.adaptive = 1;
+    struct tp_comm comm = comm_self();
+    comm.rank = 1;
+    comm.ctx = &t;
+    comm.bcast = obey_in_turn;
+    struct spec *s;
+    OK(spec_open(&rig.o, &rig.c, rig.t, rig.d, &rig.s, &comm, &p, &s));
+    ck_assert_ptr_null(spec_width(s));
+    struct spec_seq *q = new_seq(0, 40);
+    start_seq(q, EOS);
+    OK(spec_round(s, &q, 1, NULL, NULL, NULL));
+    ck_assert(t.calls == 2 && q->round[0].proposed == 2 && q->round[0].accepted == 1 && q->n_out == 3);
+    t = (struct turns){.width = 1, .decision = {0, requests[0].truth[3]}}; /* no draft is made */
+    OK(spec_round(s, &q, 1, NULL, NULL, NULL));
+    ck_assert(q->round[1].proposed == 0 && q->n_out == 4);
+    static const int32_t no_width[] = {0, GAMMA + 2, -1};
+    for (int i = 0; i < 3; i++) {
+        t = (struct turns){.width = no_width[i]};
+        ck_assert_int_eq(spec_round(s, &q, 1, NULL, NULL, NULL), ST_E_INTERNAL);
+    }
+    drop_seq(q);
+    spec_close(s);
+}
+END_TEST
+
 START_TEST(rounds_of_any_width_allocate_nothing)
 {
     struct spec_options p = options(GAMMA + 1, SPEC_DRAFT);
     p.confidence = 0.5;
+    p.adaptive = 1;
     struct spec *s = open_spec(&p);
     struct spec_seq *q[3];
     for (int i = 0; i < 3; i++) {
@@ -179,6 +256,8 @@ void suite_fill(Suite *s)
     tcase_add_loop_test(tc, every_width_gives_plain_tokens_and_state, 0, suite_some(8, 2));
     tcase_add_test(tc, the_width_is_what_the_confidence_says);
     tcase_add_test(tc, ranks_take_the_width_of_rank_0);
+    tcase_add_loop_test(tc, adaptive_widths_and_short_contexts_change_no_token, 0, suite_some(3, 3));
+    tcase_add_test(tc, ranks_take_the_adaptive_width_of_rank_0);
     tcase_add_test(tc, rounds_of_any_width_allocate_nothing);
     tcase_add_test(tc, options_that_do_not_fit_the_draft_are_refused);
     tcase_add_test(tc, a_damaged_draft_fails_its_request_only);

@@ -101,6 +101,8 @@ void facts_hashes(struct facts *x, const struct options *o, const struct setup *
     int32_t number[] = {n, s->spec, s->block, o->max_new, o->act, o->kv, o->mla_prefill, o->device};
     uint64_t seed = hash64(h, sizeof h, RESULTS_SCHEMA);
     if (o->confidence > 0) seed = hash64(&o->confidence, sizeof o->confidence, seed); /* changes the rounds */
+    int32_t steps[] = {o->adaptive, o->min_context};
+    if (steps[0] || steps[1]) seed = hash64(steps, sizeof steps, seed);
     hex(x->f.model_hash, h[0]);
     hex(x->f.draft_hash, h[1]);
     hex(x->f.tokenizer_hash, h[2]);

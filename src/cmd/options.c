@@ -27,6 +27,8 @@ const struct opt_row options_table[] = {
     {"spec",        OPT_STR,    AT(spec),        "dflash",  "dflash|dspark|none", NULL, 0, 0, CMD_PLAN | CMD_RUN, 0, "speculation; must be what --draft is"},
     {"block",       OPT_INT,    AT(block),       "0",       "N",      NULL, 0, 4096, CMD_RUN, 0, "verify N rows a step; 0: as trained"},
     {"confidence",  OPT_DOUBLE, AT(confidence),  "0",       "P",      NULL, 0, 1, CMD_RUN, 0, "dspark: verify the drafts before the first whose confidence is below P; 0: all"},
+    {"adaptive",    OPT_FLAG,   AT(adaptive),    NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "verify as many rows a step as measured acceptance and step times make worth it"},
+    {"spec-min-context", OPT_INT, AT(min_context), "0",     "N",      NULL, 0, BIG, CMD_RUN, 0, "no drafts for a request of fewer than N positions (prompt and answer so far)"},
     {"concurrency", OPT_INT,    AT(concurrency), "8",       "N",      NULL, 1, 4096, CMD_PLAN | CMD_RUN, 0, "requests decoding at once"},
     {"slots",       OPT_INT,    AT(slots),       "0",       "N",      NULL, 0, 256, CMD_PLAN | CMD_RUN, 0, "staging slots = requests in the pipeline; 0: concurrency, at most 8"},
     {"max-new",     OPT_INT,    AT(max_new),     "512",     "N",      NULL, 1, BIG, CMD_PLAN | CMD_RUN, 0, "output limit in tokens; truncation is reported"},
@@ -124,6 +126,8 @@ enum status options_spec(const struct options *o, enum draft_kind *kind_p)
     if (!kind && o->block) return ERR(ST_E_USAGE, "--block %d has no meaning with --spec none", o->block);
     if (kind != DRAFT_DSPARK && o->confidence > 0)
         return ERR(ST_E_USAGE, "--confidence %g has no meaning with --spec %s", o->confidence, o->spec);
+    if (!kind && o->adaptive) return ERR(ST_E_USAGE, "--adaptive has no meaning with --spec none");
+    if (!kind && o->min_context) return ERR(ST_E_USAGE, "--spec-min-context %d has no meaning with --spec none", o->min_context);
     *kind_p = kind;
     return ST_OK;
 }

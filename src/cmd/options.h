@@ -33,7 +33,7 @@ struct options {
     int dedupe, node_size;
     /* work */
     const char *spec, *shard;
-    int block, concurrency, max_new, chunk, page, slots, limit, shots, thinking, max_prompt;
+    int block, adaptive, min_context, concurrency, max_new, chunk, page, slots, limit, shots, thinking, max_prompt;
     /* numerics and transport */
     int device, act, kv, comm, transport, window, mla_prefill, verify, isa;
     /* running */
@@ -48,7 +48,7 @@ extern const struct opt_row options_table[];
 enum status options_parse(enum command cmd, int argc, char **argv, struct options *o_p, const char **pos, int max_pos,
                           int *n_pos_p, int *help_p);
 /* options_spec - the kind of draft asked for. eagle3 is refused by name (ST_E_CONFIG); an unknown word, no --draft, a --block
- * without speculation or a --confidence without dspark is a wrong command line (ST_E_USAGE). */
+ * without speculation or --adaptive or --spec-min-context without speculation, a --confidence without dspark is a wrong command line (ST_E_USAGE). */
 enum status options_spec(const struct options *o, enum draft_kind *kind_p);
 
 /* options_shard - the rows first .. end-1 of a run of `rows` that --shard K/N names: the K-th of N pieces in order,

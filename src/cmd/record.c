@@ -102,7 +102,9 @@ const struct results_identity record_identity[RECORD_IDENTITY] = {
     {"option_kv-dtype", "--kv-dtype", NULL},
     {"option_mla-prefill", "--mla-prefill", NULL},
     {"option_device", "--device", NULL},
-    {"option_confidence", "--confidence", NULL}};
+    {"option_confidence", "--confidence", NULL},
+    {"option_adaptive", "--adaptive", NULL},
+    {"option_spec-min-context", "--spec-min-context", NULL}};
 
 /* results_open, so that a refused resume can say what differs */
 static enum status open_results(const struct options *o, const struct setup *s, const struct record_facts *f, int n,

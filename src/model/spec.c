@@ -28,6 +28,7 @@ struct spec {
     int *n_commit;               /* [max_seqs] */
     int32_t *width;              /* [max_seqs] rows to verify: the anchor and the drafts that are worth it */
     uint8_t *damaged;            /* [max_seqs] its draft is not made of numbers */
+    struct width adaptive;       /* rank 0, with opt.adaptive */
     float *logits;               /* host [cap_rows][vocab], only with the logits hook */
 };
 
@@ -44,6 +45,8 @@ static enum status check_options(const struct draft *d, const struct spec_option
 {
     if (p->max_seqs < 1) return ERR(ST_E_RANGE, "spec: max_seqs is %d, at least 1 is needed", p->max_seqs);
     if (p->block < 1) return ERR(ST_E_RANGE, "spec: block is %d, at least 1 is needed", p->block);
+    if (p->adaptive && (p->block < 2 || p->block > WIDTH_MAX))
+        return ERR(ST_E_RANGE, "spec: adaptive with a block of %d; 2 to %d can be", p->block, WIDTH_MAX);
     if (p->block == 1) return ST_OK;
     if (!d) return ERR(ST_E_INTERNAL, "spec: block %d without a draft model; plain decoding has block 1", p->block);
     if (p->block > draft_verify_rows(draft_config_of(d)))
@@ -115,6 +118,7 @@ enum status spec_open(struct ops *o, const struct config *c, struct target *t, s
     x->hidden = c->hidden;
     x->vocab = c->vocab;
     x->cap_rows = opt->max_seqs * opt->block;
+    if (opt->adaptive) width_init(&x->adaptive, opt->block);
     enum status st = flow_open(o, c, x->cap_rows, &x->f);
     if (st == ST_OK) st = new_arrays(x);
     if (st == ST_OK && x->d) st = new_context(x, c->n_layers);
@@ -184,16 +188,33 @@ static enum status propose(struct spec *s, struct spec_seq *const *q, int n)
     return ST_OK;
 }
 
-/* How many rows of each sequence are verified. Rank 0 says it where it depends on values. */
-static enum status set_widths(struct spec *s, int n)
+/* How many rows of each sequence may be verified, before anything is drafted. *drafts_p: some want drafts. Rank 0 knows the
+ * clock; what follows from positions every rank knows. */
+static enum status limit_widths(struct spec *s, struct spec_seq *const *q, int n, int *drafts_p)
 {
-    int per = s->opt.block - 1, by_confidence = s->d && s->opt.source == SPEC_DRAFT && s->opt.confidence > 0;
-    for (int i = 0; i < n; i++) s->width[i] = s->opt.block;
-    if (!by_confidence) return ST_OK;
+    int32_t w = s->opt.block;
+    if (s->opt.adaptive) {
+        if (s->comm.rank == 0) w = width_pick(&s->adaptive, n);
+        TRY(s->comm.bcast(s->comm.ctx, &w, sizeof w));
+        if (w < 1 || w > s->opt.block) return ERR(ST_E_INTERNAL, "spec: %d rows a sequence, at most %d", w, s->opt.block);
+    }
+    *drafts_p = 0;
+    for (int i = 0; i < n; i++) {
+        s->width[i] = q[i]->pos < s->opt.min_context ? 1 : w;
+        *drafts_p |= s->width[i] > 1;
+    }
+    return ST_OK;
+}
+
+/* The drafts before the first that the draft itself does not trust. Rank 0 says it: it depends on values. */
+static enum status trust_widths(struct spec *s, int n)
+{
+    int per = s->opt.block - 1;
+    if (s->opt.source != SPEC_DRAFT || !(s->opt.confidence > 0)) return ST_OK;
     const float *c = draft_confidence(s->d);
     for (int i = 0; i < n; i++) {
         int k = 0;
-        while (k < per && c[i * per + k] >= s->opt.confidence) k++;
+        while (k < s->width[i] - 1 && c[i * per + k] >= s->opt.confidence) k++;
         s->width[i] = k + 1;
     }
     TRY(s->comm.bcast(s->comm.ctx, s->width, (size_t)n * sizeof *s->width));
@@ -314,6 +335,18 @@ static void show_logits(const struct spec *s, struct spec_seq *const *q, int n)
                           s->logits + (int64_t)(s->b.seq[i].row0 + j) * s->vocab, s->vocab);
 }
 
+static void learn(struct spec *s, int n, double draft_s, double rest_s)
+{
+    width_step(&s->adaptive, n, s->b.n_rows, draft_s, rest_s);
+    for (int i = 0; i < n; i++)
+        if (s->decision[2 * i + 1] >= 0) width_accept(&s->adaptive, s->width[i] - 1, s->decision[2 * i]);
+}
+
+const struct width *spec_width(const struct spec *s)
+{
+    return s->opt.adaptive && s->comm.rank == 0 ? &s->adaptive : NULL;
+}
+
 /* ---- the round ------------------------------------------------------------------------------------ */
 
 void spec_start(struct spec_seq *q, int32_t first_token, int eos)
@@ -350,8 +383,12 @@ enum status spec_round(struct spec *s, struct spec_seq *const *q, int n, double 
     for (int i = 0; i < n; i++) TRY(check_running(s, q[i]));
     double t0 = now_s();
     memset(s->damaged, 0, (size_t)n);
-    if (s->d) TRY(propose(s, q, n));
-    TRY(set_widths(s, n));
+    int drafts = 0;
+    TRY(limit_widths(s, q, n, &drafts));
+    if (s->d && drafts) {
+        TRY(propose(s, q, n));
+        TRY(trust_widths(s, n));
+    }
     double t1 = now_s();
     TRY(verify(s, q, n));
     double t2 = now_s();
@@ -360,6 +397,7 @@ enum status spec_round(struct spec *s, struct spec_seq *const *q, int n, double 
     show_logits(s, q, n);
     for (int i = 0; i < n; i++) emit(s, q[i], i);
     double t3 = now_s();
+    if (s->opt.adaptive && s->comm.rank == 0) learn(s, n, drafts ? t1 - t0 : 0, t3 - t1);
     if (draft_s) *draft_s += t1 - t0;
     if (verify_s) *verify_s += t2 - t1;
     if (commit_s) *commit_s += t3 - t2;

@@ -8,6 +8,7 @@
 #define PDFLASH_MODEL_SPEC_H
 
 #include "model/draft.h"
+#include "model/width.h"
 
 enum stop_reason { STOP_NONE, STOP_EOS, STOP_LENGTH, STOP_FAILED, STOP_ABORTED };
 
@@ -35,6 +36,8 @@ struct spec_options {
     int block;            /* most verify rows per sequence, at most draft_verify_rows; 1: plain decoding */
     double confidence;    /* verify the drafts before the first one whose confidence is below; 0: all. Needs a draft
                            * opened with confidence. The cut depends on tokens before it only, so nothing is lost. */
+    int adaptive;         /* the rows of each step are what width.h takes for worth it, at most block; needs a draft */
+    int min_context;      /* sequences of fewer committed positions are verified without drafts; 0: none */
     int max_seqs;         /* most sequences in one round */
     int eos;
     enum spec_source source;
@@ -60,6 +63,9 @@ void spec_start(struct spec_seq *q, int32_t first_token, int eos);
  * added, may be NULL. Collective on the TP group. */
 enum status spec_round(struct spec *s, struct spec_seq *const *q, int n, double *draft_s, double *verify_s,
                        double *commit_s);
+
+/* spec_width - what --adaptive has learnt on TP rank 0; NULL without it or on another rank. */
+const struct width *spec_width(const struct spec *s);
 
 /* accept_greedy - drafts accepted: largest a with draft[i] == argmax[i] for all i < a. Pure. */
 int accept_greedy(const int32_t *draft, const int32_t *argmax, int n_draft);

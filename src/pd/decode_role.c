@@ -227,6 +227,8 @@ static enum status open_role(struct decoder *p)
     TRY(world_agree(w, engine_open(w, r, &p->e)));
     struct spec_options so = {.block = r->block,
                               .confidence = r->confidence,
+                              .adaptive = r->adaptive,
+                              .min_context = r->min_context,
                               .max_seqs = p->n_active,
                               .eos = r->c->eos,
                               .source = SPEC_DRAFT,
@@ -258,6 +260,19 @@ static void close_role(struct decoder *p)
     order_log_close(&p->log);
     spec_close(p->spec);
     engine_close(&p->e);
+}
+
+/* what --adaptive learnt, for the person who reads the log; the widths of all steps are in /accept/proposed */
+static void tell_width(const struct width *a, int n)
+{
+    if (!a) return;
+    int common = 1;
+    for (int w = 1; w <= a->block; w++)
+        if (a->picked[w] > a->picked[common]) common = w;
+    log_info("adaptive: %lld steps, %.2f rows a sequence on average, mostly %d; first draft accepted in %.0f %% of cases, the one at %d in %.0f %%; "
+             "%d sequences take %.2f ms with 1 row, %.2f ms with %d",
+             (long long)a->steps, width_mean(a), common, 100 * width_rate(a, 0), a->block - 1, 100 * width_rate(a, a->block - 2), n,
+             1e3 * width_cost(a, n, 1), 1e3 * width_cost(a, n, a->block), a->block);
 }
 
 static void fill_stats(struct decoder *p)
@@ -306,6 +321,7 @@ enum status decode_role(struct world *w, const struct run_config *r, const struc
     st_p->loop_allocs = buf_allocs() - allocs;
     st_p->total_s = MPI_Wtime() - t;
     fill_stats(&p);
+    tell_width(spec_width(p.spec), p.n_active);
     guard_start("the end of the run", GUARD_FACTOR * r->watchdog_s);
     wait_limit(0, NULL, NULL);
     close_role(&p);

@@ -45,6 +45,8 @@ static const struct rule rules[] = { /* what a person can act on first, hashes l
     {"slot_bytes", offsetof(struct descriptor, slot_bytes), U64, 1, DECODE_RANKS, one_option},
     SAME(block, U32, one_draft),
     SAME(confidence, F64, one_option),
+    SAME(adaptive, U32, one_option),
+    SAME(min_context, U32, one_option),
     SAME(mask_id, U32, one_draft),
     SAME(n_taps, U32, one_draft),
     {"tap", offsetof(struct descriptor, tap), I32, CONFIG_MAX_TAPS, EVERY_RANK, one_draft},

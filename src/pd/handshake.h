@@ -9,7 +9,7 @@
 #include "pd/world.h"
 #include "plan/layout.h"
 
-enum { HANDSHAKE_VERSION = 2 };
+enum { HANDSHAKE_VERSION = 3 };
 
 struct descriptor { /* plain numbers only; same layout on every rank of a build */
     uint32_t version, struct_bytes;
@@ -17,6 +17,7 @@ struct descriptor { /* plain numbers only; same layout on every rank of a build 
     uint32_t role, stage, tp, tp_rank, pp;
     uint64_t build, target_config, draft_config, tokenizer, weights;
     uint32_t draft_kind;          /* enum draft_kind */
+    uint32_t adaptive, min_context; /* see spec_options */
     uint32_t block, mask_id, n_taps, window;
     int32_t tap[CONFIG_MAX_TAPS];
     double rope_theta, confidence;

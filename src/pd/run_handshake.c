@@ -87,6 +87,8 @@ enum status run_handshake(struct world *w, const struct run_config *r, uint64_t 
     x.weights = weights;
     x.block = (uint32_t)r->block;
     x.confidence = r->confidence;
+    x.adaptive = (uint32_t)r->adaptive;
+    x.min_context = (uint32_t)r->min_context;
     x.page = (uint32_t)p->page;
     x.order = (uint32_t)p->order;
     x.kv = (uint32_t)p->kv;
