@@ -229,6 +229,7 @@ static enum status open_role(struct decoder *p)
                               .confidence = r->confidence,
                               .max_seqs = p->n_active,
                               .eos = r->c->eos,
+                              .samples = sampling_on(&r->sampling),
                               .source = SPEC_DRAFT,
                               .logits = r->logits,
                               .logits_ctx = r->logits_ctx};

@@ -39,6 +39,7 @@ struct run_config {
     enum coll_kind coll;
     int block;                          /* verify rows; 1: plain */
     double confidence;                  /* DSpark: see spec_options; 0: verify all drafts */
+    struct sampling sampling;           /* of every request; all zero: greedy */
     int max_new;
     int absorbed_prefill;
     double watchdog_s;
