@@ -162,6 +162,7 @@ static void fill_run_config(struct job *j)
         .coll = j->o.comm == OPT_COMM_MPI ? COLL_MPI : j->o.comm == OPT_COMM_SHM ? COLL_SHM : COLL_AUTO,
         .block = j->s.block,
         .confidence = j->o.confidence,
+        .sampling = j->s.sampling,
         .max_new = j->o.max_new,
         .absorbed_prefill = j->o.mla_prefill == OPT_MLA_ABSORBED,
         .watchdog_s = j->o.watchdog,
