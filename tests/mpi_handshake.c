@@ -98,6 +98,12 @@ static const struct {
     {"draft_kind", F(draft_kind), DECODE, 0, "has 0", "has 1"},
     {"draft_kind", F(draft_kind), BOTH, 2, "has 2", "has 1"}, /* dflash here, dspark there */
     {"confidence", F(confidence), BOTH, 0x3fe0000000000000u, "has 0.5", "has 0"},
+    {"temperature", F(temperature), BOTH, 0x3fe0000000000000u, "has 0.5", "has 0"},
+    {"top_p", F(top_p), BOTH, 0x3fe0000000000000u, "has 0.5", "has 0"},
+    {"draft_temperature", F(draft_temperature), BOTH, 0x3fe0000000000000u, "has 0.5", "has 0"},
+    {"top_k", F(top_k), BOTH, 40, NULL, "has 0"},
+    {"draws_drafts", F(draws_drafts), BOTH, 1, NULL, "has 0"},
+    {"seed", F(seed), BOTH, 12345, NULL, "has 0"},
     {"block", F(block), BOTH, 16, NULL, NULL},
     {"mask_id", F(mask_id), BOTH, 501, NULL, NULL},
     {"n_taps", F(n_taps), BOTH, 3, NULL, NULL},

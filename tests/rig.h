@@ -24,6 +24,7 @@ struct rig_spec {
     int no_draft;
     const char *draft;       /* its directory; NULL: inputs/k3-nano-dflash */
     int confidence;          /* load the draft's confidence head */
+    int draws;               /* drafts may be drawn */
     int absorbed;            /* prefill uses decode's MLA form, so its rows are the same bits */
     int tp, rank;            /* target and draft; 0: a single rank */
     int draft_tp, draft_rank; /* only the draft is sharded, the target is whole on every rank */
@@ -85,6 +86,7 @@ static inline void rig_open(struct rig *r, const struct rig_spec *p)
         ds.tp_rank = drank;
         ds.max_rows = p->max_rows;
         ds.confidence = p->confidence;
+        ds.draws = p->draws;
         ds.kv = p->kv == KV_BF16 ? OPS_KV_BF16 : OPS_KV_FP32;
         OK(draft_open(&r->o, &r->dc, r->draft_ckpt, &ds, &r->comm, &r->d));
     }

@@ -1,5 +1,6 @@
 #include "suite.h"
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -49,6 +50,23 @@ START_TEST(sha256_matches_fips_vectors)
 }
 END_TEST
 
+/* the known answers that come with the generator's paper */
+START_TEST(philox_gives_the_published_words)
+{
+    static const struct { uint32_t key[2], counter[4], out[4]; } row[] = {
+        {{0, 0}, {0, 0, 0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+        {{0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+         {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+        {{0xa4093822, 0x299f31d0}, {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}};
+    uint32_t out[4];
+    rng_philox(row[_i].key, row[_i].counter, out);
+    ck_assert_mem_eq(out, row[_i].out, sizeof out);
+    double u = rng_philox_unit((uint64_t)row[_i].key[1] << 32 | row[_i].key[0], row[_i].counter);
+    ck_assert(u >= 0 && u < 1 && floor(u * 0x1p32) == row[_i].out[0]);
+}
+END_TEST
+
 START_TEST(rng_is_a_pure_function_and_uniform)
 {
     double sum = 0;
@@ -87,6 +105,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, exit_codes_are_the_documented_ones);
     SUITE_TEST(tc, sha256_matches_fips_vectors);
     SUITE_TEST(tc, rng_is_a_pure_function_and_uniform);
+    tcase_add_loop_test(tc, philox_gives_the_published_words, 0, 3);
     SUITE_TEST(tc, buffers_are_zeroed_aligned_and_counted);
 }
 

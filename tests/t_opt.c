@@ -152,6 +152,52 @@ START_TEST(the_table_of_the_program_is_sound)
 }
 END_TEST
 
+/* what is said of draws: greedy unless a temperature is given; auto drafts are those a draft was trained for */
+START_TEST(sampling_options_make_one_struct)
+{
+    static const struct {
+        double temperature, top_p, draft_temperature;
+        int top_k, seed, drafts;
+        enum draft_kind kind;
+        enum status st;
+        int draws;
+        const char *says;
+    } row[] = {
+        {0, 1, 0, 0, 0, OPT_DRAFT_AUTO, DRAFT_DFLASH, ST_OK, 0, ""},
+        {0, 0.5, 0, 7, 9, OPT_DRAFT_AUTO, DRAFT_DSPARK, ST_OK, 0, ""},
+        {0, 1, 0, 0, 0, OPT_DRAFT_ARGMAX, DRAFT_DFLASH, ST_OK, 0, ""},
+        {1, 0.5, 0, 7, 9, OPT_DRAFT_AUTO, DRAFT_DFLASH, ST_OK, 0, ""},
+        {1, 0.5, 0, 7, 9, OPT_DRAFT_AUTO, DRAFT_DSPARK, ST_OK, 1, ""},
+        {1, 1, 2, 0, 0, OPT_DRAFT_AUTO, DRAFT_DSPARK, ST_OK, 1, ""},
+        {1, 1, 2, 0, 0, OPT_DRAFT_SAMPLE, DRAFT_DFLASH, ST_OK, 1, ""},
+        {1, 1, 0, 0, 0, OPT_DRAFT_ARGMAX, DRAFT_DSPARK, ST_OK, 0, ""},
+        {0.3, 1, 0, 0, 0, OPT_DRAFT_AUTO, DRAFT_NONE, ST_OK, 0, ""},
+        {0, 1, 0, 0, 0, OPT_DRAFT_SAMPLE, DRAFT_DSPARK, ST_E_USAGE, 0, "--draft-sampling sample has no meaning with --temperature 0"},
+        {1, 1, 0, 0, 0, OPT_DRAFT_SAMPLE, DRAFT_NONE, ST_E_USAGE, 0, "--draft-sampling sample has no meaning with --spec none"},
+        {0, 1, 0, 0, 0, OPT_DRAFT_ARGMAX, DRAFT_NONE, ST_E_USAGE, 0, "--draft-sampling argmax has no meaning with --spec none"},
+        {0, 1, 2, 0, 0, OPT_DRAFT_AUTO, DRAFT_DSPARK, ST_E_USAGE, 0, "--draft-temperature 2 has no meaning with --temperature 0"},
+        {1, 1, 2, 0, 0, OPT_DRAFT_AUTO, DRAFT_NONE, ST_E_USAGE, 0, "--draft-temperature 2 has no meaning with --spec none"},
+        {1, 1, 2, 0, 0, OPT_DRAFT_AUTO, DRAFT_DFLASH, ST_E_USAGE, 0, "has no meaning with drafts that are not sampled"},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct options o = {.temperature = row[i].temperature, .top_p = row[i].top_p, .top_k = row[i].top_k, .seed = row[i].seed,
+                            .draft_sampling = row[i].drafts, .draft_temperature = row[i].draft_temperature};
+        struct sampling how, none = {0};
+        ck_assert_int_eq(options_sampling(&o, row[i].kind, &how), row[i].st);
+        if (row[i].st != ST_OK) {
+            ck_assert_ptr_nonnull(strstr(err_last(), row[i].says));
+            continue;
+        }
+        if (o.temperature == 0) { /* nothing that greedy tokens do not depend on is left in it */
+            ck_assert_mem_eq(&how, &none, sizeof how);
+            continue;
+        }
+        ck_assert(how.temperature == o.temperature && how.top_p == o.top_p && how.draft_temperature == o.draft_temperature);
+        ck_assert(how.top_k == o.top_k && how.seed == (uint64_t)o.seed && how.draws_drafts == row[i].draws);
+    }
+}
+END_TEST
+
 /* whichever option lists its words, another word is a wrong command line, and so is leaving out what is required */
 START_TEST(unknown_words_and_missing_options_are_usage)
 {
@@ -265,6 +311,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, options_of_other_commands_are_unknown);
     SUITE_TEST(tc, text_is_what_could_be_typed);
     SUITE_TEST(tc, the_table_of_the_program_is_sound);
+    SUITE_TEST(tc, sampling_options_make_one_struct);
     SUITE_TEST(tc, unknown_words_and_missing_options_are_usage);
     SUITE_TEST(tc, shards_cover_all_rows_once);
     SUITE_TEST(tc, the_manual_says_all_of_the_tables);

@@ -15,6 +15,7 @@ struct run {
     int n;          /* rows; 3 is a whole run */
     int failed;     /* the last row failed */
     double wall;    /* seconds of decoding; NaN: not measured */
+    const char *temperature, *seed, *drafts; /* NULL: a file from before there were draws */
 };
 
 static struct opened *make(const char *name, const struct run *x)
@@ -25,7 +26,8 @@ static struct opened *make(const char *name, const struct run *x)
         "option_model",       x->model,   "source_sha256",      x->source_sha,  "prompts_hash", x->prompts,
         "option_kv-dtype",    x->kv,      "option_concurrency", x->concurrency, "model_hash",   "m",
         "tokenizer_hash",     "t",        "option_max-new",     "256",          "option_act",   "fp32",
-        "option_mla-prefill", "absorbed", "option_device",      "cpu"};
+        "option_mla-prefill", "absorbed", "option_device",      "cpu",          "option_temperature", x->temperature,
+        "option_seed",        x->seed,    "drafts",             x->drafts};
     struct results_writer *w;
     ck_assert_int_eq(results_open(path, RESULTS_NEW, &setup, &w), ST_OK);
     for (size_t i = 0; i < sizeof attr / sizeof attr[0]; i += 2)
@@ -44,8 +46,8 @@ static struct opened *make(const char *name, const struct run *x)
     return kit_load(path);
 }
 
-static const struct run GOOD = {"inputs/k3-nano/", TRAIN, "p", "bf16", "8", 3, 70, 3, 0, 2};
-static const struct run PLAIN = {"inputs/k3-nano/", TRAIN, "p", "bf16", "8", 3, 70, 3, 0, 4};
+static const struct run GOOD = {"inputs/k3-nano/", TRAIN, "p", "bf16", "8", 3, 70, 3, 0, 2, NULL, NULL, NULL};
+static const struct run PLAIN = {"inputs/k3-nano/", TRAIN, "p", "bf16", "8", 3, 70, 3, 0, 4, NULL, NULL, NULL};
 
 START_TEST(verdicts)
 {
@@ -71,6 +73,15 @@ START_TEST(verdicts)
         {"other cache type", "kv", REPORT_CONTINUE, 1, -1, 1, "correct, and"},
         {"prompts not recorded", "unsaid", REPORT_CONTINUE, 1, -1, 1, "correct, and"},
         {"other concurrency", "c1", REPORT_CONTINUE, 1, 1, 1, "correct, and"},
+        {"greedy beside a file that says nothing", "cold", REPORT_CONTINUE, 1, 1, 1, "correct, and"},
+        {"another seed of greedy tokens", "cold seed", REPORT_CONTINUE, 1, 1, 1, "correct, and"},
+        {"the same draws", "warm", REPORT_CONTINUE, 1, 1, -1, "correct, and"},
+        {"the same draws, another token", "warm token", REPORT_DIAGNOSE, 1, 0, -1, "output tokens differ"},
+        {"draws that need not know train", "warm right", REPORT_CONTINUE, 1, 1, -1, "correct, and"},
+        {"draws against greedy tokens", "!warm", REPORT_UNDECIDED, 1, -1, -1, "correctness is unknown"},
+        {"greedy tokens against draws", "warm!", REPORT_CONTINUE, 1, -1, 1, "correct, and"},
+        {"draws of another seed", "warm seed", REPORT_UNDECIDED, 1, -1, -1, "correctness is unknown"},
+        {"drawn drafts", "warm drafts", REPORT_UNDECIDED, 1, -1, -1, "correctness is unknown"},
     };
     log_mute(1);
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
@@ -91,6 +102,15 @@ START_TEST(verdicts)
         if (!strcmp(k, "kv")) x.kv = "fp32";
         if (!strcmp(k, "unsaid")) x.prompts = y.prompts = NULL;
         if (!strcmp(k, "c1")) x.concurrency = "1";
+        if (!strncmp(k, "cold", 4)) x.temperature = "0", x.seed = strstr(k, "seed") ? "4" : "0", x.drafts = "argmax";
+        if (!strncmp(k, "warm", 4)) {
+            y.temperature = "0.8", y.seed = "3", y.drafts = "none";
+            if (k[4] != '!') x.temperature = "0.8", x.seed = strstr(k, "seed") ? "4" : "3", x.drafts = "argmax";
+            if (strstr(k, "drafts")) x.drafts = "sample";
+            if (strstr(k, "token")) x.first_token = 71;
+            if (strstr(k, "right")) x.right = 2;
+        }
+        if (!strcmp(k, "!warm")) x.temperature = "0.8", x.seed = "3", x.drafts = "argmax";
         struct opened *a = make("run.h5", &x), *b = make("reference.h5", &y);
         struct report_reference ref = {b->path, &b->p, b->p.output_tps_decode, b->p.accept_length};
         struct report_decision d;

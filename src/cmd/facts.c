@@ -103,6 +103,12 @@ void facts_hashes(struct facts *x, const struct options *o, const struct setup *
     if (o->confidence > 0) seed = hash64(&o->confidence, sizeof o->confidence, seed); /* changes the rounds */
     int32_t steps[] = {o->adaptive, o->min_context};
     if (steps[0] || steps[1]) seed = hash64(steps, sizeof steps, seed);
+    if (sampling_on(&s->sampling)) { /* greedy runs keep the hash they have had */
+        const struct sampling *w = &s->sampling;
+        double real[] = {w->temperature, w->top_p, w->draft_temperature};
+        uint64_t whole[] = {(uint64_t)w->top_k, (uint64_t)w->draws_drafts, w->seed};
+        seed = hash64(real, sizeof real, hash64(whole, sizeof whole, seed));
+    }
     hex(x->f.model_hash, h[0]);
     hex(x->f.draft_hash, h[1]);
     hex(x->f.tokenizer_hash, h[2]);

@@ -171,6 +171,8 @@ static enum status apply_field(const char *word, const char *field, const char *
         s->d.rope_theta = real;
     else if (IS("mask") && whole)
         s->d.mask_id = v;
+    else if (IS("seed") && whole)
+        s->sampling.seed = (uint64_t)v;
     else if (IS("spec") && strcmp(value, "none") == 0)
         s->spec = DRAFT_NONE;
     else

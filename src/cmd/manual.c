@@ -130,6 +130,22 @@ static void options(FILE *f)
     }
 }
 
+static void sampling(FILE *f)
+{
+    section(f, "SAMPLING");
+    text(f, "With a temperature T above 0 a token is drawn with probability proportional to exp(logit / T). Tokens are "
+            "ordered by falling logit, equal ones by rising id: top-k keeps the first K, then top-p keeps those before "
+            "which less than P of the remaining mass lies.");
+    fputs(".PP\n", f);
+    text(f, "The random numbers are those of Philox4x32-10 with the seed as key and (question, position, purpose) as "
+            "counter. Topology, concurrency, batches and resume do not change a draw.");
+    fputs(".PP\n", f);
+    text(f, "An argmax draft d holds with probability p(d); else the token is drawn from p without d. Both come from one "
+            "number, a draw x from p that is d or is not, so the tokens are those of plain sampling with the same seed. A "
+            "draft drawn from q holds when u q(d) < p(d); else the token is drawn from max(p - q, 0), normalised. The law "
+            "of the output is that of plain sampling in both cases, whatever q is.");
+}
+
 static void figures(FILE *f)
 {
     section(f, "ACCEPTANCE FIGURES");
@@ -247,6 +263,7 @@ void manual_page(FILE *f)
             "short goes on with --resume.");
     commands(f);
     options(f);
+    sampling(f);
     figures(f);
     files(f);
     exit_status(f);

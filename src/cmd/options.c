@@ -29,6 +29,12 @@ const struct opt_row options_table[] = {
     {"confidence",  OPT_DOUBLE, AT(confidence),  "0",       "P",      NULL, 0, 1, CMD_RUN, 0, "dspark: verify the drafts before the first whose confidence is below P; 0: all"},
     {"adaptive",    OPT_FLAG,   AT(adaptive),    NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "verify as many rows a step as measured acceptance and step times make worth it"},
     {"spec-min-context", OPT_INT, AT(min_context), "0",     "N",      NULL, 0, BIG, CMD_RUN, 0, "no drafts for a request of fewer than N positions (prompt and answer so far)"},
+    {"temperature", OPT_DOUBLE, AT(temperature), "0",       "T",      NULL, 0, 1000, CMD_RUN, 0, "draw tokens from the target's distribution at T; 0: greedy"},
+    {"top-k",       OPT_INT,    AT(top_k),       "0",       "K",      NULL, 0, BIG, CMD_RUN, 0, "draw among the K likeliest tokens (of equal ones the lower id is first); 0: all"},
+    {"top-p",       OPT_DOUBLE, AT(top_p),       "1",       "P",      NULL, 1e-6, 1, CMD_RUN, 0, "then among the likeliest that hold P of what is left, the one that crosses P included"},
+    {"seed",        OPT_INT,    AT(seed),        "0",       "S",      NULL, 0, BIG, CMD_RUN, 0, "of the draws; with question and position it fixes each of them, whatever the topology, concurrency or resume"},
+    {"draft-sampling", OPT_CHOICE, AT(draft_sampling), "auto", NULL,  "auto,argmax,sample", 0, 0, CMD_RUN, 0, "drafts when --temperature is above 0; auto: as trained, dflash argmax, dspark sample; both are lossless"},
+    {"draft-temperature", OPT_DOUBLE, AT(draft_temperature), "0", "T", NULL, 0, 1000, CMD_RUN, 0, "temperature of sampled drafts; 0: that of --temperature"},
     {"concurrency", OPT_INT,    AT(concurrency), "8",       "N",      NULL, 1, 4096, CMD_PLAN | CMD_RUN, 0, "requests decoding at once"},
     {"slots",       OPT_INT,    AT(slots),       "0",       "N",      NULL, 0, 256, CMD_PLAN | CMD_RUN, 0, "staging slots = requests in the pipeline; 0: concurrency, at most 8"},
     {"max-new",     OPT_INT,    AT(max_new),     "512",     "N",      NULL, 1, BIG, CMD_PLAN | CMD_RUN, 0, "output limit in tokens; truncation is reported"},
@@ -129,6 +135,40 @@ enum status options_spec(const struct options *o, enum draft_kind *kind_p)
     if (!kind && o->adaptive) return ERR(ST_E_USAGE, "--adaptive has no meaning with --spec none");
     if (!kind && o->min_context) return ERR(ST_E_USAGE, "--spec-min-context %d has no meaning with --spec none", o->min_context);
     *kind_p = kind;
+    return ST_OK;
+}
+
+static enum status refuse_sampling(const struct options *o, enum draft_kind kind, int samples)
+{
+    static const char none[] = "--spec none";
+    char text[48];
+    snprintf(text, sizeof text, kind ? "--temperature 0" : none);
+    int idle = !kind || o->temperature == 0;
+    if (o->draft_sampling == OPT_DRAFT_SAMPLE && idle)
+        return ERR(ST_E_USAGE, "--draft-sampling sample has no meaning with %s", text);
+    if (o->draft_sampling == OPT_DRAFT_ARGMAX && !kind)
+        return ERR(ST_E_USAGE, "--draft-sampling argmax has no meaning with %s", text);
+    if (o->draft_temperature > 0 && !samples)
+        return ERR(ST_E_USAGE, "--draft-temperature %g has no meaning with %s", o->draft_temperature,
+                   idle ? text : "drafts that are not sampled");
+    if (samples && o->adaptive) /* which rows are verified decides which of the numbers a token takes */
+        return ERR(ST_E_USAGE, "--adaptive with sampled drafts: the tokens would depend on the clock; use --draft-sampling argmax");
+    return ST_OK;
+}
+
+enum status options_sampling(const struct options *o, enum draft_kind kind, struct sampling *how_p)
+{
+    int samples = o->draft_sampling == OPT_DRAFT_SAMPLE || (o->draft_sampling == OPT_DRAFT_AUTO && kind == DRAFT_DSPARK);
+    samples = samples && kind && o->temperature > 0;
+    TRY(refuse_sampling(o, kind, samples));
+    memset(how_p, 0, sizeof *how_p);
+    if (o->temperature == 0) return ST_OK;
+    how_p->temperature = o->temperature;
+    how_p->top_p = o->top_p;
+    how_p->top_k = o->top_k;
+    how_p->seed = (uint64_t)o->seed;
+    how_p->draws_drafts = samples;
+    how_p->draft_temperature = samples ? o->draft_temperature : 0;
     return ST_OK;
 }
 

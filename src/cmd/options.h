@@ -4,6 +4,7 @@
 
 #include "base/opt.h"
 #include "ckpt/config.h"
+#include "model/sampling.h"
 
 enum command {
     CMD_PROMPTS = 1, CMD_PLAN = 2, CMD_RUN = 4, CMD_SHOW = 8, CMD_GRADE = 16, CMD_BENCH_TRANSFER = 32, CMD_MERGE = 64,
@@ -16,6 +17,7 @@ enum opt_device { DEVICE_CPU, DEVICE_CUDA };
 enum opt_act { OPT_ACT_FP32, OPT_ACT_BF16 };
 enum opt_kv { OPT_KV_BF16, OPT_KV_FP32 };
 enum opt_comm { OPT_COMM_AUTO, OPT_COMM_MPI, OPT_COMM_SHM, OPT_COMM_NCCL };
+enum opt_draft { OPT_DRAFT_AUTO, OPT_DRAFT_ARGMAX, OPT_DRAFT_SAMPLE };
 enum opt_mla { OPT_MLA_ABSORBED, OPT_MLA_EXPANDED };
 
 struct options {
@@ -38,6 +40,9 @@ struct options {
     int device, act, kv, comm, transport, window, mla_prefill, verify, isa;
     /* running */
     double watchdog, confidence;
+    /* sampling */
+    double temperature, top_p, draft_temperature;
+    int top_k, seed, draft_sampling;
     int resume, force_new, force, debug;
     struct opt_list inject;
 };
@@ -50,6 +55,10 @@ enum status options_parse(enum command cmd, int argc, char **argv, struct option
 /* options_spec - the kind of draft asked for. eagle3 is refused by name (ST_E_CONFIG); an unknown word, no --draft, a --block
  * without speculation or --adaptive or --spec-min-context without speculation, a --confidence without dspark is a wrong command line (ST_E_USAGE). */
 enum status options_spec(const struct options *o, enum draft_kind *kind_p);
+
+/* options_sampling - how tokens are drawn; all zero with --temperature 0, whatever else is said of the draws, which
+ * greedy tokens do not depend on. ST_E_USAGE: something is said of drafts that are not sampled. */
+enum status options_sampling(const struct options *o, enum draft_kind kind, struct sampling *how_p);
 
 /* options_shard - the rows first .. end-1 of a run of `rows` that --shard K/N names: the K-th of N pieces in order,
  * all of them without --shard. ST_E_USAGE (no K/N with 1 <= K <= N), ST_E_CONFIG (more pieces than rows). */

@@ -30,10 +30,18 @@ static const char *spec_name(const struct setup *s)
     return draft_kind_name(s->spec);
 }
 
+/* how drafts were made, --draft-sampling auto resolved */
+static const char *drafts_name(const struct setup *s)
+{
+    return !s->spec ? "none" : sampling_draws(&s->sampling) ? "sample" : "argmax";
+}
+
 static int spec_attrs(const struct setup *s, const struct options *o, struct result_attr *a)
 {
     int n = 0;
     a[n++] = (struct result_attr){"spec", H5_KIND_STR, spec_name(s), 0, 0};
+    a[n++] = (struct result_attr){"temperature", H5_KIND_F64, NULL, 0, s->sampling.temperature};
+    a[n++] = (struct result_attr){"drafts", H5_KIND_STR, drafts_name(s), 0, 0};
     a[n++] = (struct result_attr){"prompt_limit", H5_KIND_I64, NULL, o->limit, 0};
     a[n++] = (struct result_attr){"mode", H5_KIND_STR, s->topo.single ? "single" : "pd", 0, 0};
     return n;
@@ -104,7 +112,13 @@ const struct results_identity record_identity[RECORD_IDENTITY] = {
     {"option_device", "--device", NULL},
     {"option_confidence", "--confidence", NULL},
     {"option_adaptive", "--adaptive", NULL},
-    {"option_spec-min-context", "--spec-min-context", NULL}};
+    {"option_spec-min-context", "--spec-min-context", NULL},
+    {"option_temperature", "--temperature", NULL},
+    {"option_top-p", "--top-p", NULL},
+    {"option_top-k", "--top-k", NULL},
+    {"option_seed", "--seed", NULL},
+    {"option_draft-sampling", "--draft-sampling", NULL},
+    {"option_draft-temperature", "--draft-temperature", NULL}};
 
 /* results_open, so that a refused resume can say what differs */
 static enum status open_results(const struct options *o, const struct setup *s, const struct record_facts *f, int n,

@@ -15,7 +15,7 @@ struct record_facts { /* provenance, all text zero-terminated */
 };
 
 /* what tells one configuration from another, by root attribute; the values are a run's own and NULL here */
-enum { RECORD_IDENTITY = 13 };
+enum { RECORD_IDENTITY = 19 };
 extern const struct results_identity record_identity[RECORD_IDENTITY];
 
 struct record; /* opaque */

@@ -164,6 +164,7 @@ static void fill_run_config(struct job *j)
         .confidence = j->o.confidence,
         .adaptive = j->o.adaptive,
         .min_context = j->o.min_context,
+        .sampling = j->s.sampling,
         .max_new = j->o.max_new,
         .absorbed_prefill = j->o.mla_prefill == OPT_MLA_ABSORBED,
         .watchdog_s = j->o.watchdog,

@@ -23,6 +23,7 @@ enum status setup_configs(const struct options *o, struct setup *s_p)
     struct group prefill, decode;
     memset(&s, 0, sizeof s);
     TRY(options_spec(o, &s.spec));
+    TRY(options_sampling(o, s.spec, &s.sampling));
     TRY(group_parse(o->prefill, "prefill", &prefill));
     TRY(group_parse(o->decode, "decode", &decode));
     TRY(config_load(o->model, &s.c));

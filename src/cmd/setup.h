@@ -11,6 +11,7 @@ struct setup {
     struct draft_config d; /* unless spec is DRAFT_NONE */
     enum draft_kind spec;
     int block;             /* verify rows; 1 without speculation */
+    struct sampling sampling; /* of every request */
     int most_prompt;       /* longest prompt that fits into the model's positions with --max-new and a block, tokens */
     struct topology topo;
 };

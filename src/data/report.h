@@ -50,9 +50,9 @@ struct report_rank {
 /* The seed's decision rule. The run is CORRECT when it is whole (every question has a row that ended by EOS or limit),
  * no check of its tokens fails, and at least one could be made:
  *   identity  output ids equal those of the reference, row by row; made when both files record the same model,
- *             tokenizer, prompts and options that change greedy tokens
+ *             tokenizer, prompts and options that change greedy tokens, and draw alike, without drawn drafts, if at all
  *   train-64  all rows right under the openai rule; made when the run is of the shipped fixture (k3-nano) on the
- *             shipped train questions, which it knows by heart
+ *             shipped train questions, which it knows by heart, and takes the likeliest tokens (temperature 0)
  * gain = decode output tokens/s of the run / that of the reference. The rule: correct and gain > 1: CONTINUE with PD
  * tuning. Incorrect, or no gain: DIAGNOSE. When correctness or gain could not be measured: UNDECIDED, saying what is
  * missing. A reference is an earlier result (a none-run, say) or a JSON file with external figures. */

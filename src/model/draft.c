@@ -55,6 +55,7 @@ static enum status new_scratch(struct draft *d)
     TRY(o->mem_new(o, &d->att, rows * q * 4, "draft attention"));
     TRY(o->mem_new(o, &d->up, rows * 2 * cols * 4, "draft gate and up"));
     TRY(o->mem_new(o, &d->act, rows * cols * 4, "draft activations"));
+    TRY(draft_drawn_open(d));
     return d->c.kind == DRAFT_DSPARK ? draft_markov_open(d) : ST_OK;
 }
 
@@ -89,6 +90,7 @@ void draft_close(struct draft *d)
     if (!d) return;
     draft_unload(d);
     draft_markov_close(d);
+    draft_drawn_close(d);
     struct buf *scratch[] = {&d->part, &d->x, &d->sum, &d->kvb, &d->qb, &d->att, &d->up, &d->act};
     for (size_t i = 0; i < sizeof scratch / sizeof scratch[0]; i++) d->o->mem_free(d->o, scratch[i]);
     mem_free(d->pos);

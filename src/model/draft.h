@@ -14,6 +14,7 @@
 #ifndef PDFLASH_MODEL_DRAFT_H
 #define PDFLASH_MODEL_DRAFT_H
 
+#include "model/sampling.h"
 #include "model/target.h"
 
 struct draft; /* opaque */
@@ -27,6 +28,7 @@ struct draft_spec {
     int max_rows;                   /* rows of the largest call */
     int max_seqs;                   /* sequences of the largest draft_block; 0: max_rows */
     int confidence;                 /* load the confidence head and compute it */
+    int draws;                      /* drafts may be drawn: room for their rows of logits on TP rank 0 */
     enum ops_kv kv;
 };
 
@@ -50,6 +52,15 @@ struct draft_seq { int slot; int pos; int32_t anchor; }; /* pos = P: context row
  * [sequence][slot] rows (DFlash) or [slot][sequence] (DSpark). Collective on the TP group. */
 enum status draft_block(struct draft *d, struct target *t, struct state *s, const struct draft_seq *seq, int n_seq,
                         int block, int32_t *id, const struct probe *probe);
+/* draft_block_drawn - the same, but the drafts of sequences for which sampling_draws(draw[i].how) are drawn from the
+ * draft's distribution; needs a draft opened with draws. draw NULL: none. */
+struct draft_draw { const struct sampling *how; int question; };
+enum status draft_block_drawn(struct draft *d, struct target *t, struct state *s, const struct draft_seq *seq,
+                              const struct draft_draw *draw, int n_seq, int block, int32_t *id,
+                              const struct probe *probe);
+/* draft_drawn_from - the rows [block - 1][vocab] (host) that the drafts of sequence i of the latest draft_block_drawn
+ * were drawn from, for sampling_accept. TP rank 0 only; undefined for a sequence whose drafts were not drawn. */
+const float *draft_drawn_from(const struct draft *d, int i);
 /* draft_confidence - of the latest draft_block of a draft opened with confidence: host [n_seq][block-1], 0 to 1, the
  * same bits on every rank of a CPU group; else NULL. */
 const float *draft_confidence(const struct draft *d);

@@ -77,8 +77,8 @@ static enum status embed(struct draft *d, struct target *t, int n_seq, int width
 }
 
 /* final norm, head, tokens. y: rows [sequence][slot] of the slots that predict */
-static enum status pick_at_once(struct draft *d, struct target *t, int n_seq, int n, int32_t *id,
-                                const struct probe *probe)
+static enum status pick_at_once(struct draft *d, struct target *t, const struct draft_seq *seq,
+                                const struct draft_draw *draw, int n_seq, int n, int32_t *id, const struct probe *probe)
 {
     struct ops *o = d->o;
     int h = d->c.hidden;
@@ -88,12 +88,13 @@ static enum status pick_at_once(struct draft *d, struct target *t, int n_seq, in
                    y + (int64_t)i * n * h, h);
     show(probe, "draft_y", d->c.n_layers, y, n_seq * n, h);
     TRY(target_head(t, y, n_seq * n));
-    return target_argmax_rows(t, id);
+    TRY(target_argmax_rows(t, id));
+    return draft_drawn(d, t, seq, draw, n_seq, 0, n, 0, id);
 }
 
 /* the same for a draft whose slots follow one another; y: rows [slot][sequence] */
-static enum status pick_in_turn(struct draft *d, struct target *t, const struct draft_seq *seq, int n_seq, int n,
-                                int32_t *id, const struct probe *probe)
+static enum status pick_in_turn(struct draft *d, struct target *t, const struct draft_seq *seq,
+                                const struct draft_draw *draw, int n_seq, int n, int32_t *id, const struct probe *probe)
 {
     struct ops *o = d->o;
     int h = d->c.hidden;
@@ -103,11 +104,18 @@ static enum status pick_in_turn(struct draft *d, struct target *t, const struct 
                    (int64_t)n_seq * h);
     show(probe, "draft_y", d->c.n_layers, y, n_seq * n, h);
     TRY(target_head(t, y, n_seq * n));
-    return draft_markov(d, t, seq, n_seq, n, y, id);
+    return draft_markov(d, t, seq, draw, n_seq, n, y, id);
 }
 
 enum status draft_block(struct draft *d, struct target *t, struct state *s, const struct draft_seq *seq, int n_seq,
                         int block, int32_t *id, const struct probe *probe)
+{
+    return draft_block_drawn(d, t, s, seq, NULL, n_seq, block, id, probe);
+}
+
+enum status draft_block_drawn(struct draft *d, struct target *t, struct state *s, const struct draft_seq *seq,
+                              const struct draft_draw *draw, int n_seq, int block, int32_t *id,
+                              const struct probe *probe)
 {
     int n = block - 1, first = draft_first_slot(&d->c), width = n + first, rows = n_seq * width;
     if (!(d->spec.parts & DRAFT_BLOCK)) return ERR(ST_E_INTERNAL, "draft: the block path is not loaded here");
@@ -118,6 +126,7 @@ enum status draft_block(struct draft *d, struct target *t, struct state *s, cons
         return ERR(ST_E_RANGE, "draft: %d sequences of %d rows, opened for %d rows of %d sequences", n_seq, block,
                    d->spec.max_rows, d->spec.max_seqs);
     if (n_seq == 0) return ST_OK;
+    d->drawn.n = n;
     TRY(set_block(d, s, seq, n_seq, width));
     TRY(embed(d, t, n_seq, width));
     for (int l = 0; l < d->c.n_layers; l++) {
@@ -125,5 +134,6 @@ enum status draft_block(struct draft *d, struct target *t, struct state *s, cons
         TRY(mlp(d, l, rows));
         show(probe, "draft_layer_out", l, draft_f32(&d->x), rows, d->c.hidden);
     }
-    return first ? pick_at_once(d, t, n_seq, n, id, probe) : pick_in_turn(d, t, seq, n_seq, n, id, probe);
+    return first ? pick_at_once(d, t, seq, draw, n_seq, n, id, probe)
+                 : pick_in_turn(d, t, seq, draw, n_seq, n, id, probe);
 }

@@ -57,8 +57,8 @@ static void confidence_of_slot(struct draft *d, int k, int n_seq, int n)
     }
 }
 
-enum status draft_markov(struct draft *d, struct target *t, const struct draft_seq *seq, int n_seq, int n,
-                         const float *y, int32_t *id)
+enum status draft_markov(struct draft *d, struct target *t, const struct draft_seq *seq, const struct draft_draw *draw,
+                         int n_seq, int n, const float *y, int32_t *id)
 {
     struct ops *o = d->o;
     struct markov *m = &d->markov;
@@ -70,7 +70,8 @@ enum status draft_markov(struct draft *d, struct target *t, const struct draft_s
         o->embed(o, m->w1.p, 0, d->c.vocab, rank, m->before, n_seq, e);
         if (d->spec.confidence) confidence_of_slot(d, k, n_seq, n);
         o->linear(o, &m->w2, e, rank, n_seq, bias, m->vocab);
-        TRY(target_argmax_biased(t, k * n_seq, n_seq, bias, m->vocab, m->now));
+        TRY(target_argmax_biased(t, k * n_seq, n_seq, bias, m->vocab, m->now)); /* the rows keep the bias */
+        TRY(draft_drawn(d, t, seq, draw, n_seq, k, 1, k * n_seq, m->now));
         for (int i = 0; i < n_seq; i++) {
             id[i * n + k] = m->now[i];
             m->before[i] = m->now[i] < 0 ? 0 : m->now[i]; /* damaged: its drafts are thrown away, any token will do */

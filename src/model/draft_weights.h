@@ -52,6 +52,14 @@ struct draft {
         int32_t *before, *now;      /* host [max_seqs] */
     } markov;
 
+    struct drawn { /* drafts that are drawn; TP rank 0 only but for n and ids */
+        struct sampler *sampler;
+        float *row;                 /* host [sequence][draft][vocab] logits of the latest block */
+        float *slot;                /* host [max_seqs][vocab] logits of one slot */
+        int n;                      /* drafts of a sequence in the latest block */
+        int32_t *id;                /* host [sequence][draft] the message of rank 0 */
+    } drawn;
+
     /* scratch, bmem f32, [max_rows] rows */
     struct buf part;                /* [rows][hidden] partial of a tap, normed context, normed block input */
     struct buf x;                   /* [rows][hidden] block stream */
@@ -78,8 +86,17 @@ enum status draft_markov_open(struct draft *d);
 void draft_markov_close(struct draft *d);
 /* draft_markov - drafts id[n_seq][n] from y[n][n_seq][hidden] (bmem), whose logits the target holds in that order.
  * Collective on the TP group. */
-enum status draft_markov(struct draft *d, struct target *t, const struct draft_seq *seq, int n_seq, int n,
-                         const float *y, int32_t *id);
+enum status draft_markov(struct draft *d, struct target *t, const struct draft_seq *seq, const struct draft_draw *draw,
+                         int n_seq, int n, const float *y, int32_t *id);
+
+/* draft_drawn_open - room for drafts that are drawn, where the spec asks for it. draft_drawn_close frees it. */
+enum status draft_drawn_open(struct draft *d);
+void draft_drawn_close(struct draft *d);
+/* draft_drawn - drafts of slots [slot0, slot0 + n) of the sequences that draw theirs, instead of those in
+ * id[sequence * n + slot - slot0], from the target's logits rows: row0 + sequence * n + slot - slot0. A draft of -1 stays:
+ * its row is not made of numbers. Collective on the TP group. */
+enum status draft_drawn(struct draft *d, struct target *t, const struct draft_seq *seq, const struct draft_draw *draw,
+                        int n_seq, int slot0, int n, int row0, int32_t *id);
 
 static inline float *draft_f32(const struct buf *b)
 {

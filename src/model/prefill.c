@@ -81,3 +81,18 @@ enum status prefill_chunk(struct prefill_stage *p, int slot, int pos0, int n, co
     *first_token_p = token;
     return ST_OK;
 }
+
+enum status prefill_draw(struct prefill_stage *p, const struct sampling *how, int question, int n, int32_t *token_p)
+{
+    int32_t token = -1;
+    if (!sampling_on(how)) return ST_OK;
+    if (!p->last || !p->comm) return ERR(ST_E_INTERNAL, "prefill: first tokens are not drawn on this stage");
+    TRY(target_gather_logits(p->t, p->row));
+    if (p->tp_rank == 0) token = sampling_token(p->sampler, how, p->row, question, n);
+    TRY(p->comm->bcast(p->comm->ctx, &token, sizeof token));
+    if (token < 0)
+        return ERR(ST_E_FAULT, "request %d: logits of the prompt's end are no distribution; the state or the weights are damaged",
+                   question);
+    *token_p = token;
+    return ST_OK;
+}

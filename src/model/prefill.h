@@ -15,7 +15,10 @@ struct prefill_stage { /* one stage on one rank; pointers are the caller's */
     int first, last;
     int n_taps;           /* taps this stage computes, ascending by layer */
     int tap_layer[CONFIG_MAX_TAPS], tap_index[CONFIG_MAX_TAPS];
-    int vocab, tp_rank;   /* needed for the logits hook only: columns of a full row, this rank in its group */
+    int vocab, tp_rank;   /* needed for the logits hook and draws: columns of a full row, this rank in its group */
+    struct sampler *sampler; /* last stage, TP rank 0, where first tokens are drawn; else NULL */
+    float *row;              /* the same: host [vocab] */
+    const struct tp_comm *comm; /* last stage, where first tokens are drawn */
 };
 
 /* prefill_stage_taps - fill n_taps, tap_* from the plan; d NULL: no taps. */
@@ -30,5 +33,10 @@ void prefill_stage_taps(struct prefill_stage *p, const struct config *c, const s
 enum status prefill_chunk(struct prefill_stage *p, int slot, int pos0, int n, const int32_t *ids, int final,
                           struct flow *f, int32_t *first_token_p, const struct probe *probe,
                           void (*logits)(void *ctx, int pos, const float *row, int vocab), void *logits_ctx);
+
+/* prefill_draw - after a prefill_chunk that ended a prompt of n tokens, on the last stage: *token_p, the greedy token so
+ * far, becomes a draw as `how` says (greedy: untouched). ST_E_FAULT on all ranks where the row is not made of numbers.
+ * Collective on the stage's TP group. */
+enum status prefill_draw(struct prefill_stage *p, const struct sampling *how, int question, int n, int32_t *token_p);
 
 #endif

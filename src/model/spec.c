@@ -29,7 +29,9 @@ struct spec {
     int32_t *width;              /* [max_seqs] rows to verify: the anchor and the drafts that are worth it */
     uint8_t *damaged;            /* [max_seqs] its draft is not made of numbers */
     struct width adaptive;       /* rank 0, with opt.adaptive */
-    float *logits;               /* host [cap_rows][vocab], only with the logits hook */
+    float *logits;               /* host [cap_rows][vocab], rank 0, only with the logits hook or samples */
+    struct draft_draw *draw;     /* [max_seqs] */
+    struct sampler *sampler;     /* rank 0, only with samples */
 };
 
 int accept_greedy(const int32_t *draft, const int32_t *argmax, int n_draft)
@@ -97,9 +99,12 @@ static enum status new_arrays(struct spec *s)
     s->n_commit = mem_alloc(seqs, sizeof *s->n_commit, "commits");
     s->width = mem_alloc(seqs, sizeof *s->width, "verify widths");
     s->damaged = mem_alloc(seqs, 1, "damaged sequences");
-    if (s->opt.logits) s->logits = mem_alloc(rows * (size_t)s->vocab, sizeof *s->logits, "logits rows");
+    s->draw = mem_alloc(seqs, sizeof *s->draw, "how drafts are made");
+    int gathers = s->comm.rank == 0 && (s->opt.logits || s->opt.samples);
+    if (gathers) s->logits = mem_alloc(rows * (size_t)s->vocab, sizeof *s->logits, "logits rows");
+    if (gathers && s->opt.samples) TRY(sampler_open(s->vocab, &s->sampler));
     int whole = s->b.seq && s->b.id && s->context && s->block && s->drafts && s->argmax && s->decision && s->n_commit &&
-                s->width && s->damaged && (s->logits || !s->opt.logits);
+                s->width && s->damaged && s->draw && (s->logits || !gathers);
     return whole ? ST_OK : ST_E_NOMEM;
 }
 
@@ -147,6 +152,8 @@ void spec_close(struct spec *s)
     mem_free(s->width);
     mem_free(s->damaged);
     mem_free(s->logits);
+    mem_free(s->draw);
+    sampler_close(s->sampler);
     mem_free(s);
 }
 
@@ -173,9 +180,11 @@ static enum status propose(struct spec *s, struct spec_seq *const *q, int n)
 {
     int per = s->opt.block - 1;
     if (s->opt.source == SPEC_DRAFT) {
-        for (int i = 0; i < n; i++)
+        for (int i = 0; i < n; i++) {
             s->block[i] = (struct draft_seq){q[i]->slot, q[i]->pos, q[i]->out[q[i]->n_out - 1]};
-        TRY(draft_block(s->d, s->t, s->s, s->block, n, s->opt.block, s->drafts, NULL));
+            s->draw[i] = (struct draft_draw){&q[i]->how, q[i]->request};
+        }
+        TRY(draft_block_drawn(s->d, s->t, s->s, s->block, s->draw, n, s->opt.block, s->drafts, NULL));
         for (int i = 0; i < n * per; i++) { /* the row still takes part in the batch: any token will do */
             if (s->drafts[i] >= 0) continue;
             s->damaged[i / per] = 1;
@@ -242,17 +251,28 @@ static void set_batch(struct spec *s, struct spec_seq *const *q, int n)
     s->b.n_rows = row0;
 }
 
-/* rank 0 decides for all sequences; the others take its word in one message */
-static enum status decide(struct spec *s, int n)
+static struct sampling_verdict judge(struct spec *s, const struct spec_seq *q, int i)
 {
-    if (s->comm.rank == 0)
-        for (int i = 0; i < n; i++) {
-            const int32_t *top = s->argmax + s->b.seq[i].row0;
-            int a = accept_greedy(s->drafts + i * (s->opt.block - 1), top, s->width[i] - 1);
-            int sound = top[a] >= 0 && !s->damaged[i];
-            s->decision[2 * i] = sound ? a : 0;
-            s->decision[2 * i + 1] = sound ? top[a] : -1;
-        }
+    const int32_t *top = s->argmax + s->b.seq[i].row0, *draft = s->drafts + i * (s->opt.block - 1);
+    int n = s->width[i] - 1;
+    if (!sampling_on(&q->how)) {
+        int a = accept_greedy(draft, top, n);
+        return (struct sampling_verdict){a, top[a]};
+    }
+    int drawn = n > 0 && s->opt.source == SPEC_DRAFT && sampling_draws(&q->how);
+    return sampling_accept(s->sampler, &q->how, s->logits + (int64_t)s->b.seq[i].row0 * s->vocab,
+                           drawn ? draft_drawn_from(s->d, i) : NULL, draft, n, q->request, q->pos + 1);
+}
+
+/* rank 0 decides for all sequences; the others take its word in one message */
+static enum status decide(struct spec *s, struct spec_seq *const *q, int n)
+{
+    for (int i = 0; i < n && s->comm.rank == 0; i++) {
+        struct sampling_verdict v = judge(s, q[i], i);
+        int sound = v.bonus >= 0 && !s->damaged[i];
+        s->decision[2 * i] = sound ? v.accepted : 0;
+        s->decision[2 * i + 1] = sound ? v.bonus : -1;
+    }
     return s->comm.bcast(s->comm.ctx, s->decision, 2 * (size_t)n * sizeof *s->decision);
 }
 
@@ -264,8 +284,10 @@ static enum status verify(struct spec *s, struct spec_seq *const *q, int n)
     if (s->d && s->n_stored != s->sink.n)
         return ERR(ST_E_INTERNAL, "spec: %d taps of %d arrived", s->n_stored, s->sink.n);
     TRY(target_argmax_rows(s->t, s->argmax));
-    if (s->opt.logits) TRY(target_gather_logits(s->t, s->logits));
-    return decide(s, n);
+    int whole = s->opt.logits != NULL; /* rows of greedy sequences come along: one meeting for all */
+    for (int i = 0; i < n; i++) whole |= sampling_on(&q[i]->how);
+    if (whole) TRY(target_gather_logits(s->t, s->logits));
+    return decide(s, q, n);
 }
 
 /* ---- commit --------------------------------------------------------------------------------------- */
@@ -365,6 +387,8 @@ static enum status check_running(const struct spec *s, const struct spec_seq *q)
         return ERR(ST_E_INTERNAL,
                    "spec: request %d is not running: stop %d, %d tokens, position %d after a prompt of %d", q->request,
                    (int)q->stop, q->n_out, q->pos, q->prompt_tokens);
+    if (sampling_on(&q->how) && !s->opt.samples)
+        return ERR(ST_E_INTERNAL, "spec: request %d draws its tokens, and there is no room for their logits", q->request);
     if (q->slot < 0 || q->slot >= st->layout.spec.n_slots || !st->slot_used[q->slot])
         return ERR(ST_E_INTERNAL, "spec: request %d holds no state: slot %d", q->request, q->slot);
     if (q->pos + s->opt.block > st->n_pages[q->slot] * st->layout.spec.page)

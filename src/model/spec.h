@@ -1,6 +1,6 @@
 /* spec - one round of speculative (or plain) decoding for a set of sequences on one TP group.
  *
- * Round: draft block -> VERIFY batch -> greedy accept -> commit a+1 rows -> emit, clip at EOS and budget.
+ * Round: draft block -> VERIFY batch -> accept, greedy or by sampling.h as each sequence asks -> commit a+1 rows -> emit, clip at EOS and budget.
  * Plain (no draft): DECODE batch of one row per sequence. No MPI here; decisions are taken on TP rank 0 and
  * broadcast through tp_comm, so ranks never disagree. The round allocates nothing.
  * Source: dflash notes sections 4, 7. */
@@ -26,6 +26,7 @@ struct spec_seq { /* one request while it decodes */
     int n_rounds;
     struct spec_round *round; /* [max_new] */
     enum stop_reason stop;    /* STOP_NONE while running */
+    struct sampling how;      /* all zero: greedy; the same on all ranks */
 };
 
 enum spec_source { SPEC_DRAFT, SPEC_ORACLE, SPEC_WRONG, SPEC_RANDOM }; /* tests replace the draft's proposals */
@@ -40,6 +41,7 @@ struct spec_options {
     int min_context;      /* sequences of fewer committed positions are verified without drafts; 0: none */
     int max_seqs;         /* most sequences in one round */
     int eos;
+    int samples;          /* sequences may draw their tokens: room for their rows of logits on rank 0 */
     enum spec_source source;
     /* SPEC_ORACLE: the true continuation of a request: token at output index i, or -1 */
     int32_t (*oracle)(void *ctx, int request, int i);

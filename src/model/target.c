@@ -370,5 +370,13 @@ enum status target_argmax(struct target *t, int32_t *id)
 
 enum status target_gather_logits(struct target *t, float *y)
 {
-    return t->comm.gather_cols(t->comm.ctx, t->o, t->logits, t->n_logits, vocab_local(t), y, 1);
+    return target_gather_rows(t, 0, t->n_logits, y);
+}
+
+enum status target_gather_rows(struct target *t, int first, int n, float *y)
+{
+    int v = vocab_local(t);
+    if (first < 0 || n < 0 || n > t->n_logits - first)
+        return ERR(ST_E_INTERNAL, "rows [%d, %d) of %d rows of logits", first, first + n, t->n_logits);
+    return t->comm.gather_cols(t->comm.ctx, t->o, t->logits + (int64_t)first * v, n, v, y, 1);
 }

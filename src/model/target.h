@@ -81,6 +81,8 @@ enum status target_argmax_rows(struct target *t, int32_t *id);
 enum status target_argmax_biased(struct target *t, int first, int n, const float *bias, int cols, int32_t *id);
 /* target_gather_logits - full rows y[n][vocab] on host; valid on TP rank 0. Collective. */
 enum status target_gather_logits(struct target *t, float *y);
+/* target_gather_rows - the same of rows [first, first + n); y may be NULL on other ranks. */
+enum status target_gather_rows(struct target *t, int first, int n, float *y);
 
 /* target_commit - after VERIFY: sequence i of that batch keeps n_commit[i] >= 1 rows: KDA state and conv tails
  * become those after row n_commit[i]-1 by replaying the recorded inputs. Local. */

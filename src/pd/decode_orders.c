@@ -51,6 +51,7 @@ static enum status prefill_here(struct decoder *p, struct active *a, int32_t *fi
         p->st->chunks++;
         pos = end;
     }
+    TRY(prefill_draw(&p->e.stage, &a->q.how, a->q.request, n, first_p));
     a->f.prefill_done_s = world_now(p->w);
     p->st->prefill_s += a->f.prefill_done_s - a->f.first_chunk_s;
     spans_add(p->r->spans, SPAN_PREFILL, a->q.request, a->f.first_chunk_s, a->f.prefill_done_s);
@@ -123,6 +124,7 @@ static enum status start(struct decoder *p, const struct order *o)
     q->slot = slot;
     q->prompt_tokens = tokens;
     q->max_new = p->r->max_new;
+    q->how = p->r->sampling;
     memset(&a->f, 0, sizeof a->f);
     a->f.q = q;
     a->f.admit_s = a->f.first_chunk_s = a->f.prefill_done_s = a->f.transfer_start_s = a->f.transfer_done_s = NAN;

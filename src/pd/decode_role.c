@@ -231,6 +231,7 @@ static enum status open_role(struct decoder *p)
                               .min_context = r->min_context,
                               .max_seqs = p->n_active,
                               .eos = r->c->eos,
+                              .samples = sampling_on(&r->sampling),
                               .source = SPEC_DRAFT,
                               .logits = r->logits,
                               .logits_ctx = r->logits_ctx};

@@ -40,6 +40,7 @@ static enum status open_draft(struct world *w, const struct run_config *r, int r
     if (w->role.role == ROLE_DECODE) {
         s.parts = DRAFT_FC | DRAFT_CONTEXT | DRAFT_BLOCK;
         s.confidence = r->confidence > 0;
+        s.draws = sampling_draws(&r->sampling);
         s.n_taps = r->d->n_taps;
         for (int i = 0; i < s.n_taps; i++) s.tap[i] = i;
     } else {
@@ -61,6 +62,16 @@ static enum status open_state(struct world *w, const struct run_config *r, struc
     else
         TRY(memory_source_layout(r->c, r->d, &w->topo, p, w->role.stage, w->role.tp_rank, &l));
     return state_open(r->o, &l, split_pages(tokens, p->page), &e->state);
+}
+
+/* where first tokens are drawn: the last stage, one of its ranks for all */
+static enum status open_draws(const struct world *w, const struct run_config *r, int last, struct engine *e)
+{
+    if (!sampling_on(&r->sampling) || !last || !e->chunk_rows) return ST_OK;
+    e->stage.comm = &e->comm;
+    if (w->role.tp_rank > 0) return ST_OK;
+    e->stage.row = mem_alloc((size_t)r->c->vocab, sizeof *e->stage.row, "logits row");
+    return e->stage.row ? sampler_open(r->c->vocab, &e->stage.sampler) : ST_E_NOMEM;
 }
 
 enum status engine_open(struct world *w, const struct run_config *r, struct engine *e_p)
@@ -86,6 +97,7 @@ enum status engine_open(struct world *w, const struct run_config *r, struct engi
     if (r->d) TRY_GO(st, open_draft(w, r, rows, decode ? decode_rows / r->block : 0, e), fail);
     TRY_GO(st, r->o->prepare(r->o, rows), fail);
     TRY_GO(st, open_state(w, r, e), fail);
+    TRY_GO(st, open_draws(w, r, w->role.stage == pp - 1, e), fail);
     e->stage.t = e->t;
     e->stage.d = e->d;
     e->stage.s = &e->state;
@@ -102,6 +114,8 @@ fail:
 void engine_close(struct engine *e)
 {
     if (!e) return;
+    sampler_close(e->stage.sampler);
+    mem_free(e->stage.row);
     if (e->state.o) state_close(&e->state);
     draft_close(e->d);
     target_close(e->t);

@@ -21,6 +21,9 @@ struct descriptor { /* plain numbers only; same layout on every rank of a build 
     uint32_t block, mask_id, n_taps, window;
     int32_t tap[CONFIG_MAX_TAPS];
     double rope_theta, confidence;
+    double temperature, top_p, draft_temperature; /* the first token is drawn on one side, the others on the other */
+    uint32_t top_k, draws_drafts;
+    uint64_t seed;
     uint32_t page, order, kv, draft_kv, temporal_bytes;
     uint32_t pages_per_slot, n_slots;
     uint32_t draft_heads, draft_head_dim, draft_layers, draft_heads_per_rank, draft_first_head;

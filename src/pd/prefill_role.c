@@ -133,6 +133,8 @@ static enum status chunk(struct prefiller *p, const struct order *o)
     const int32_t *ids = p->r->prompts.token + p->r->prompts.offset[o->request] + o->pos0;
     enum status st = prefill_chunk(&p->e.stage, j->state_slot, o->pos0, o->n, ids, o->final, f, &first_token, NULL,
                                    p->r->logits ? send_logits : NULL, p);
+    if (st == ST_OK && o->final && p->e.stage.last)
+        st = prefill_draw(&p->e.stage, &p->r->sampling, o->request, o->pos0 + o->n, &first_token);
     if (st == ST_E_FAULT) st = give_up(p, o, j); /* a fault of the request: all ranks of the stage see the same */
     TRY(st);
     double end = world_now(p->w);

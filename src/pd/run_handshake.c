@@ -89,6 +89,12 @@ enum status run_handshake(struct world *w, const struct run_config *r, uint64_t 
     x.confidence = r->confidence;
     x.adaptive = (uint32_t)r->adaptive;
     x.min_context = (uint32_t)r->min_context;
+    x.temperature = r->sampling.temperature;
+    x.top_p = r->sampling.top_p;
+    x.top_k = (uint32_t)r->sampling.top_k;
+    x.seed = r->sampling.seed;
+    x.draws_drafts = (uint32_t)r->sampling.draws_drafts;
+    x.draft_temperature = r->sampling.draft_temperature;
     x.page = (uint32_t)p->page;
     x.order = (uint32_t)p->order;
     x.kv = (uint32_t)p->kv;
