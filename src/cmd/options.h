@@ -31,6 +31,7 @@ struct options {
     const char *prefill, *decode;
     int single;
     int dedupe, node_size;
+    double gpu_memory;              /* plan: GiB of a device; 0: not given */
     /* work */
     const char *spec, *shard;
     int block, concurrency, max_new, chunk, page, slots, limit, shots, thinking, max_prompt;

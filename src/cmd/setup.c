@@ -60,5 +60,6 @@ void setup_plan_options(const struct options *o, const struct setup *s, int max_
                                  .order = PAGE_HEAD_MAJOR,
                                  .kv = o->kv == OPT_KV_BF16 ? KV_BF16 : KV_FP32,
                                  .draft_kv = o->kv == OPT_KV_BF16 ? KV_BF16 : KV_FP32,
-                                 .stripe = 1};
+                                 .stripe = 1,
+                                 .block = s->block};
 }
