@@ -113,6 +113,20 @@ enum status options_parse(enum command cmd, int argc, char **argv, struct option
     return opt_parse(options_table, (unsigned)cmd, argc, argv, o_p, pos, max_pos, n_pos_p);
 }
 
+int options_given(const struct options *o, const char *name)
+{
+    const struct opt_row *r = options_table;
+    while (r->name && strcmp(r->name, name) != 0) r++;
+    if (!r->name || r->kind != OPT_STR) return 0;
+    return *(const char *const *)((const char *)o + r->offset) != r->def; /* a default is the table's own text */
+}
+
+enum status options_single(const struct options *o)
+{
+    if (!o->single || !options_given(o, "prefill")) return ST_OK;
+    return ERR(ST_E_USAGE, "--prefill has no meaning with --single: one group, that of --decode, does both; leave one out");
+}
+
 enum status options_spec(const struct options *o, enum draft_kind *kind_p)
 {
     enum draft_kind kind = DRAFT_NONE;

@@ -22,6 +22,7 @@ enum status setup_configs(const struct options *o, struct setup *s_p)
     struct setup s;
     struct group prefill, decode;
     memset(&s, 0, sizeof s);
+    TRY(options_single(o));
     TRY(options_spec(o, &s.spec));
     TRY(group_parse(o->prefill, "prefill", &prefill));
     TRY(group_parse(o->decode, "decode", &decode));
