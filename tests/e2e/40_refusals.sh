@@ -1,6 +1,7 @@
 #!/bin/bash
 # What must be refused, with exit code and message: command line, files, launch, layouts that do not match.
 . "$(dirname "$0")/lib.sh"
+rm -f "$W"/alone.h5* "$W"/ev.h5* # of an earlier run, which leaves them cut short or whole
 $X make "$W/p.h5" train00
 bare="run --model inputs/k3-nano --prompts $W/p.h5 --out $W/out.h5 --force-new"
 base="$bare --draft inputs/k3-nano-dflash"
