@@ -394,6 +394,16 @@ START_TEST(pools_and_windows_of_a_rank)
         ck_assert_int_eq(memory_decode_layout(&s.c, &s.d, &s.t, &s.o, 0, &l), ST_E_CONFIG);
         *field[i] = keep_;
     }
+    /* the parts are the whole */
+    for (int r = 0; r < 64; r++) {
+        int64_t weights = 0, state = 0;
+        ck_assert_int_eq(memory_rank(&s.c, &s.d, &s.t, &s.o, r, &m), ST_OK);
+        for (int k = 0; k < WEIGHT_N; k++) weights += m.weight[k];
+        for (int k = 0; k < COMP_N; k++) state += m.state[k];
+        ck_assert(weights == m.weight_bytes && state <= m.pool_bytes && state > m.pool_bytes - 4096);
+        ck_assert(m.data_bytes + m.word_bytes == m.window_bytes && m.device_bytes == m.weight_bytes + m.pool_bytes + m.work_bytes);
+        ck_assert_int_eq(m.bytes, m.device_bytes + m.window_bytes);
+    }
     s.o.concurrency = 1 << 30; /* pages overflow int */
     ck_assert_int_eq(memory_decode_layout(&s.c, &s.d, &s.t, &s.o, 0, &l), ST_E_CONFIG);
 }
@@ -468,15 +478,16 @@ END_TEST
 /* the totals are those of the rows, in both forms */
 START_TEST(totals_are_those_of_the_ranks)
 {
-    static const char *const kind[3] = {"weight_bytes", "pool_bytes", "window_bytes"};
+    enum { KINDS = 4 };
+    static const char *const kind[KINDS + 1] = {"weight_bytes", "pool_bytes", "work_bytes", "window_bytes", "bytes"};
     for (int i = 0; i < 4; i++) {
         struct setup s = make(i % 2, 2, 2, 4, i / 2);
         json_t *o = printed(&s, 900), *rank = json_object_get(o, "memory");
-        int64_t sum[4] = {0}, most[4] = {0};
+        int64_t sum[KINDS + 1] = {0}, most[KINDS + 1] = {0};
         for (size_t r = 0; r < json_array_size(rank); r++) {
             int64_t all = 0;
-            for (int k = 0; k < 4; k++) {
-                int64_t v = k < 3 ? number(json_array_get(rank, r), kind[k], NULL) : all;
+            for (int k = 0; k <= KINDS; k++) {
+                int64_t v = k < KINDS ? number(json_array_get(rank, r), kind[k], NULL) : all;
                 all += v;
                 sum[k] += v;
                 if (v > most[k]) most[k] = v;
@@ -487,14 +498,14 @@ START_TEST(totals_are_those_of_the_ranks)
         FILE *f = open_memstream(&text, &n);
         ck_assert_int_eq(plan_print_text(f, &s.c, &s.d, &s.t, &s.o, 900), ST_OK);
         fclose(f);
-        for (int k = 0; k < 4; k++) {
-            ck_assert_int_eq(number(o, "memory_sum", k < 3 ? kind[k] : "bytes"), sum[k]);
-            ck_assert_int_eq(number(o, "memory_most", k < 3 ? kind[k] : "bytes"), most[k]);
+        for (int k = 0; k <= KINDS; k++) {
+            ck_assert_int_eq(number(o, "memory_sum", kind[k]), sum[k]);
+            ck_assert_int_eq(number(o, "memory_most", kind[k]), most[k]);
         }
         for (int k = 0; k < 2; k++) {
             const int64_t *v = k ? most : sum;
-            snprintf(line[k], sizeof line[k], "  %-31s %15lld %15lld %15lld %15lld\n", k ? "most of a rank" : "sum over ranks",
-                     (long long)v[0], (long long)v[1], (long long)v[2], (long long)v[3]);
+            snprintf(line[k], sizeof line[k], "  %-31s %15lld %15lld %15lld %15lld %15lld\n", k ? "most of a rank" : "sum over ranks",
+                     (long long)v[0], (long long)v[1], (long long)v[2], (long long)v[3], (long long)v[4]);
             ck_assert_msg(strstr(text, line[k]) != NULL, "no line '%s'", line[k]);
         }
         free(text);

@@ -67,6 +67,12 @@ START_TEST(bad_words_are_refused_with_their_name)
         {"--text a --text=", "--text is empty"},
         {"--number 3", "--text T is required"},
         {"--text a word", "'word': unexpected word"},
+        {"--text a --number 3 --number=4", "--number is given twice, as '3' and as '4'; give it once"},
+        {"--text a --number 3 --flag --number 3", "--number is given twice, as '3' and as '3'"},
+        {"--text a --text b", "--text is given twice, as 'a' and as 'b'"},
+        {"--text a --real 0.1 --real 0.2", "--real is given twice, as '0.1' and as '0.2'"},
+        {"--text a --choice one --choice two", "--choice is given twice, as 'one' and as 'two'"},
+        {"--text a --flag --flag", "--flag is given twice"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct values v;
@@ -228,6 +234,54 @@ START_TEST(unknown_words_and_missing_options_are_usage)
 }
 END_TEST
 
+/* of the product's options only those that may be repeated are taken twice */
+START_TEST(an_option_counts_once)
+{
+    struct options o;
+    int n, help, once = 0;
+    for (unsigned cmd = CMD_PROMPTS; cmd <= CMD_REBUILD; cmd <<= 1)
+        for (const struct opt_row *r = options_table; r->name; r++) {
+            char word[64], value[64], *argv[4] = {word, value, word, value};
+            if (!(r->commands & cmd)) continue;
+            snprintf(word, sizeof word, "--%s", r->name);
+            snprintf(value, sizeof value, "%s", r->def ? r->def : "7");
+            if (r->kind == OPT_CHOICE) snprintf(value, sizeof value, "%.*s", (int)strcspn(r->choices, ","), r->choices);
+            int flag = r->kind == OPT_FLAG;
+            if (flag) argv[1] = word;
+            enum status st = options_parse((enum command)cmd, flag ? 2 : 4, argv, &o, NULL, 0, &n, &help);
+            int twice = strstr(err_last(), "given twice") != NULL && strstr(err_last(), word) != NULL;
+            ck_assert_msg(r->kind == OPT_LIST ? !twice : st == ST_E_USAGE && twice, "%s: %s", word, err_last());
+            once += r->kind != OPT_LIST;
+        }
+    ck_assert_int_ge(once, 60);
+}
+END_TEST
+
+START_TEST(one_group_takes_no_prefill_group)
+{
+    static const struct { const char *line[4]; int given; enum status st; } run[] = {
+        {{"--single"}, 0, ST_OK},
+        {{"--single", "--decode", "tp=2"}, 0, ST_OK},
+        {{"--prefill", "pp=2"}, 1, ST_OK},
+        {{"--single", "--prefill", "pp=2"}, 1, ST_E_USAGE},
+        {{"--single", "--prefill", "pp=1,tp=1"}, 1, ST_E_USAGE}, /* the default, but said */
+        {{"--prefill=pp=1", "--single"}, 1, ST_E_USAGE},
+    };
+    for (size_t i = 0; i < sizeof run / sizeof run[0]; i++) {
+        char word[8][32] = {"--model", "m"}, *argv[8];
+        struct options o;
+        int argc = 2, n, help;
+        for (int k = 0; k < 4 && run[i].line[k]; k++) snprintf(word[argc++], sizeof word[0], "%s", run[i].line[k]);
+        for (int k = 0; k < 8; k++) argv[k] = word[k];
+        ck_assert_int_eq(options_parse(CMD_PLAN, argc, argv, &o, NULL, 0, &n, &help), ST_OK);
+        ck_assert_int_eq(options_given(&o, "prefill"), run[i].given);
+        ck_assert(options_given(&o, "model") && !options_given(&o, "draft") && !options_given(&o, "spec"));
+        ck_assert_int_eq(options_single(&o), run[i].st);
+        if (run[i].st != ST_OK) ck_assert_ptr_nonnull(strstr(err_last(), "--prefill has no meaning with --single"));
+    }
+}
+END_TEST
+
 /* pieces in order, none empty, together all rows once; whatever is no K/N is refused by its text */
 START_TEST(shards_cover_all_rows_once)
 {
@@ -313,6 +367,8 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, the_table_of_the_program_is_sound);
     SUITE_TEST(tc, sampling_options_make_one_struct);
     SUITE_TEST(tc, unknown_words_and_missing_options_are_usage);
+    SUITE_TEST(tc, an_option_counts_once);
+    SUITE_TEST(tc, one_group_takes_no_prefill_group);
     SUITE_TEST(tc, shards_cover_all_rows_once);
     SUITE_TEST(tc, the_manual_says_all_of_the_tables);
 }

@@ -143,7 +143,7 @@ static const struct opt_row *find(const struct opt_row *row, unsigned command, c
 
 /* one word of argv that starts with "--"; *used_p: words consumed */
 static enum status parse_option(const struct opt_row *row, unsigned command, int argc, char **argv, void *base,
-                                const struct opt_row **row_p, int *used_p)
+                                const struct opt_row **row_p, const char **value_p, int *used_p)
 {
     char name[64];
     const char *word = argv[0] + 2, *value = strchr(word, '=');
@@ -164,14 +164,26 @@ static enum status parse_option(const struct opt_row *row, unsigned command, int
         *used_p = 2;
     }
     *row_p = r;
+    *value_p = value;
     return store(r, value, base);
+}
+
+/* The later one would win in silence, and which one was meant is not known. given: the value of each row so far. */
+static enum status refuse_again(const struct opt_row *r, const char *const *given, const char *value)
+{
+    if (r->kind == OPT_LIST || !*given) return ST_OK;
+    if (r->kind == OPT_FLAG) return ERR(ST_E_USAGE, "--%s is given twice; once is enough", r->name);
+    return ERR(ST_E_USAGE, "--%s is given twice, as '%s' and as '%s'; give it once", r->name, *given, value);
 }
 
 enum status opt_parse(const struct opt_row *row, unsigned command, int argc, char **argv, void *base,
                       const char **pos, int max_pos, int *n_pos_p)
 {
-    unsigned char seen[256] = {0};
-    int n_pos = 0;
+    enum { ROWS_MAX = 256 };
+    const char *given[ROWS_MAX] = {NULL};
+    int n_pos = 0, n_rows = 0;
+    while (row[n_rows].name) n_rows++;
+    if (n_rows > ROWS_MAX) return ERR(ST_E_INTERNAL, "%d options; the parser knows %d", n_rows, ROWS_MAX);
     TRY(set_defaults(row, base));
     for (int i = 0; i < argc;) {
         if (strncmp(argv[i], "--", 2) != 0) {
@@ -180,13 +192,15 @@ enum status opt_parse(const struct opt_row *row, unsigned command, int argc, cha
             continue;
         }
         const struct opt_row *r = NULL;
+        const char *value = NULL;
         int used = 1;
-        TRY(parse_option(row, command, argc - i, argv + i, base, &r, &used));
-        if (r - row < (long)sizeof seen) seen[r - row] = 1;
+        TRY(parse_option(row, command, argc - i, argv + i, base, &r, &value, &used));
+        TRY(refuse_again(r, &given[r - row], value));
+        given[r - row] = value;
         i += used;
     }
     for (const struct opt_row *r = row; r->name; r++)
-        if ((r->commands & command) && r->required && !seen[r - row])
+        if ((r->commands & command) && r->required && !given[r - row])
             return ERR(ST_E_USAGE, "--%s %s is required: %s", r->name, r->arg ? r->arg : "", r->help);
     *n_pos_p = n_pos;
     return ST_OK;

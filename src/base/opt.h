@@ -38,7 +38,8 @@ struct opt_row {
 
 /* opt_parse - defaults, then argv[0 .. argc). Words that are no options go to pos[0 .. *n_pos_p), at most max_pos.
  * Refuses (ST_E_USAGE, naming option and value): unknown option (with the closest known name), missing, empty
- * (OPT_STR) or unwanted value, number out of range, unknown choice, a required option left out, too many words. */
+ * (OPT_STR) or unwanted value, number out of range, unknown choice, a required option left out, too many words, an option
+ * other than OPT_LIST given twice (with both values). ST_E_INTERNAL: more than 256 rows. */
 enum status opt_parse(const struct opt_row *row, unsigned command, int argc, char **argv, void *base,
                       const char **pos, int max_pos, int *n_pos_p);
 /* opt_help - one aligned line (or more) per option of the command. */

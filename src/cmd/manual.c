@@ -177,6 +177,30 @@ static void figures(FILE *f)
          "right, p = k/n, (p + z*z/2n +- z sqrt(p(1-p)/n + z*z/4nn)) / (1 + z*z/n).");
 }
 
+static void plan(FILE *f)
+{
+    section(f, "PLAN FIGURES");
+    text(f,
+         "plan reads config.json of --model and --draft only. Per rank it counts weights as they are held, the state of "
+         "--concurrency requests (decode) or --slots requests (prefill), activations for the largest batch in FP32, and "
+         "windows. "
+         "--gpu-memory compares the first three with what a device has; windows lie in host memory, and what a GPU's "
+         "own libraries take "
+         "is not counted. Operations are two a multiply-add; bytes of a step assume independent routing: b rows touch "
+         "E (1 - (1 - k/E)^b) of the E experts of a layer, of which a token uses k.");
+    item(f, "pipeline bubble",
+         "the idle share of the prefill stages while a wave of C prompts of equal length passes them: 1 - (sum of all "
+         "t(s,j)) / (S T). S is the "
+         "number of stages; each prompt is cut into K chunks of --chunk tokens; stage s needs t(s,j) for chunk j; end(s,j) = "
+         "max(end(s,j-1), end(s-1,j)) + t(s,j); T is end of the last chunk on the last stage. Request r enters when "
+         "request r - slots has left "
+         "the last stage, with the slots of --slots, else C but at most 8. With equal times and slots enough this is "
+         "(S-1) / (S-1 + C K).");
+    text(f, "The times are all equal, or the operations of the chunk on the stage (compute bound), or the bytes that a rank of "
+            "it reads and writes (memory bound). Hand-offs, transfers and decode are not in it, so a run idles at least "
+            "that much. Show gives the measured busy time of each rank.");
+}
+
 static void files(FILE *f)
 {
     section(f, "FILES");
@@ -265,6 +289,7 @@ void manual_page(FILE *f)
     options(f);
     sampling(f);
     figures(f);
+    plan(f);
     files(f);
     exit_status(f);
     rest(f);

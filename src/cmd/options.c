@@ -51,6 +51,7 @@ const struct opt_row options_table[] = {
     {"window",      OPT_CHOICE, AT(window),      "allocate", NULL,    "allocate,create", 0, 0, CMD_RUN | CMD_BENCH_TRANSFER, 0, "how RMA windows are made"},
     {"dedupe",      OPT_FLAG,   AT(dedupe),      NULL,      NULL,     NULL, 0, 0, CMD_PLAN | CMD_RUN, 0, "one copy a node of MLA rows and draft K/V that its decode ranks hold alike; the others read it there"},
     {"node-size",   OPT_INT,    AT(node_size),   "0",       "N",      NULL, 0, 65536, CMD_PLAN | CMD_RUN, 0, "for --dedupe: take every N decode ranks for a node; 0: the hosts (plan: needs a number)"},
+    {"gpu-memory",  OPT_DOUBLE, AT(gpu_memory),  "0",       "GIB",    NULL, 0, 1e6, CMD_PLAN, 0, "memory of a device in GiB, one a rank: refuse what does not fit (weights, state and activations); 0: not checked"},
     {"verify",      OPT_FLAG,   AT(verify),      NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "checksums, NaN pre-fill and scan of everything that moves"},
     {"watchdog",    OPT_DOUBLE, AT(watchdog),    "300",     "SECONDS", NULL, 1, 1e6, CMD_RUN, 0, "end a run that makes no progress"},
     {"resume",      OPT_FLAG,   AT(resume),      NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "continue --out: skip its finished rows"},
@@ -118,6 +119,20 @@ enum status options_parse(enum command cmd, int argc, char **argv, struct option
         }
     memset(o_p, 0, sizeof *o_p);
     return opt_parse(options_table, (unsigned)cmd, argc, argv, o_p, pos, max_pos, n_pos_p);
+}
+
+int options_given(const struct options *o, const char *name)
+{
+    const struct opt_row *r = options_table;
+    while (r->name && strcmp(r->name, name) != 0) r++;
+    if (!r->name || r->kind != OPT_STR) return 0;
+    return *(const char *const *)((const char *)o + r->offset) != r->def; /* a default is the table's own text */
+}
+
+enum status options_single(const struct options *o)
+{
+    if (!o->single || !options_given(o, "prefill")) return ST_OK;
+    return ERR(ST_E_USAGE, "--prefill has no meaning with --single: one group, that of --decode, does both; leave one out");
 }
 
 enum status options_spec(const struct options *o, enum draft_kind *kind_p)

@@ -33,6 +33,7 @@ struct options {
     const char *prefill, *decode;
     int single;
     int dedupe, node_size;
+    double gpu_memory;              /* plan: GiB of a device; 0: not given */
     /* work */
     const char *spec, *shard;
     int block, adaptive, min_context, concurrency, max_new, chunk, page, slots, limit, shots, thinking, max_prompt;
@@ -52,6 +53,10 @@ extern const struct opt_row options_table[];
 /* options_parse - words of a subcommand; prints help and sets *help_p when --help is among them. */
 enum status options_parse(enum command cmd, int argc, char **argv, struct options *o_p, const char **pos, int max_pos,
                           int *n_pos_p, int *help_p);
+/* options_given - whether an option with a text value stands on the command line (of a struct that options_parse filled).
+ * options_single - ST_E_USAGE for options that mean nothing in one group: --prefill. */
+int options_given(const struct options *o, const char *name);
+enum status options_single(const struct options *o);
 /* options_spec - the kind of draft asked for. eagle3 is refused by name (ST_E_CONFIG); an unknown word, no --draft, a --block
  * without speculation or --adaptive or --spec-min-context without speculation, a --confidence without dspark is a wrong command line (ST_E_USAGE). */
 enum status options_spec(const struct options *o, enum draft_kind *kind_p);

@@ -22,6 +22,7 @@ enum status setup_configs(const struct options *o, struct setup *s_p)
     struct setup s;
     struct group prefill, decode;
     memset(&s, 0, sizeof s);
+    TRY(options_single(o));
     TRY(options_spec(o, &s.spec));
     TRY(options_sampling(o, s.spec, &s.sampling));
     TRY(group_parse(o->prefill, "prefill", &prefill));
@@ -61,5 +62,6 @@ void setup_plan_options(const struct options *o, const struct setup *s, int max_
                                  .order = PAGE_HEAD_MAJOR,
                                  .kv = o->kv == OPT_KV_BF16 ? KV_BF16 : KV_FP32,
                                  .draft_kv = o->kv == OPT_KV_BF16 ? KV_BF16 : KV_FP32,
-                                 .stripe = 1};
+                                 .stripe = 1,
+                                 .block = s->block};
 }

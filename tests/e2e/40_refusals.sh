@@ -1,8 +1,10 @@
 #!/bin/bash
 # What must be refused, with exit code and message: command line, files, launch, layouts that do not match.
 . "$(dirname "$0")/lib.sh"
+rm -f "$W"/alone.h5* "$W"/ev.h5* # of an earlier run, which leaves them cut short or whole
 $X make "$W/p.h5" train00
-base="run $MODEL --prompts $W/p.h5 --out $W/out.h5 --force-new"
+bare="run --model inputs/k3-nano --prompts $W/p.h5 --out $W/out.h5 --force-new"
+base="$bare --draft inputs/k3-nano-dflash"
 pd="--prefill pp=2,tp=1 --decode tp=2"
 
 expect 1 "no command" "usage" "$PDFLASH"
@@ -10,6 +12,11 @@ expect 1 "unknown command" "not a command" "$PDFLASH" rum
 expect 0 "help" "--concurrency" "$PDFLASH" run --help
 expect 1 "unknown option" "did you mean --concurrency" "$PDFLASH" $base --concurency 3
 expect 1 "number out of range" "out of range" "$PDFLASH" $base --concurrency 0
+expect 1 "an option given twice" "concurrency is given twice, as '3' and as '4'" "$PDFLASH" $base --concurrency 3 --concurrency=4
+expect 1 "an option given twice with one value" "out is given twice" "$PDFLASH" $base --out "$W/out.h5"
+expect 1 "a flag given twice" "force-new is given twice" "$PDFLASH" $base --force-new
+expect 1 "a prefill group in one group" "prefill has no meaning with --single" "$PDFLASH" $base --single --prefill pp=2
+expect 1 "a prefill group in one group: plan" "prefill has no meaning with --single" "$PDFLASH" plan $MODEL --single --prefill pp=1,tp=1
 expect 1 "missing option" "--prompts FILE is required" "$PDFLASH" run $MODEL --out x
 expect 1 "bad prefill text" " --prefill pp=x: 'x' is not a number" "$PDFLASH" $base --prefill pp=x
 expect 1 "bad decode text" " --decode up=2: 'up=2' is not" "$PDFLASH" $base --decode up=2
@@ -21,10 +28,10 @@ spark="--draft inputs/k3-nano-dspark --spec dspark"
 expect 2 "dspark with a dflash draft" "k3-nano-dflash/config.json: architectures: this is a dflash draft and --spec says dspark" \
     "$PDFLASH" $base --single --spec dspark
 expect 2 "dflash with a dspark draft" "k3-nano-dspark/config.json: architectures: this is a dspark draft and --spec says dflash" \
-    "$PDFLASH" $base --single --draft inputs/k3-nano-dspark
+    "$PDFLASH" $bare --single --draft inputs/k3-nano-dspark
 expect 1 "confidence without dspark" "confidence 0.5 has no meaning with --spec dflash" "$PDFLASH" $base --single --confidence 0.5
-expect 1 "confidence above 1" "out of range" "$PDFLASH" $base $spark --single --confidence 1.5
-expect 2 "block larger than gamma + 1" "block_size 7; choose 2 to 8" "$PDFLASH" $base $spark --single --block 9
+expect 1 "confidence above 1" "out of range" "$PDFLASH" $bare $spark --single --confidence 1.5
+expect 2 "block larger than gamma + 1" "block_size 7; choose 2 to 8" "$PDFLASH" $bare $spark --single --block 9
 # edited NAME FROM TO : a copy of the DSpark draft with one line of its config changed
 edited() {
     mkdir -p "$W/$1"
@@ -38,11 +45,11 @@ edited eagle 'DSparkDraftModel' 'Eagle3DraftModel'
 edited bald '"enable_confidence_head": true' '"enable_confidence_head": false'
 for f in "gated markov_head_type: found \"gated\", but only \"vanilla\"" "rnn markov_head_type: found \"rnn\", but only \"vanilla\"" \
     "slots sample_from_anchor: found false, but only true" "eagle \"Eagle3DraftModel\" is not implemented as a draft"; do
-    expect 2 "dspark config: ${f%% *}" "${f%% *}/config.json: .*${f#* }" "$PDFLASH" $base --single --draft "$W/${f%% *}" --spec dspark
+    expect 2 "dspark config: ${f%% *}" "${f%% *}/config.json: .*${f#* }" "$PDFLASH" $bare --single --draft "$W/${f%% *}" --spec dspark
     expect 2 "dspark config, plan: ${f%% *}" "${f#* }" "$PDFLASH" plan --model inputs/k3-nano --draft "$W/${f%% *}" --spec dspark
 done
 expect 2 "confidence without the head" "bald/config.json: enable_confidence_head: found false" \
-    "$PDFLASH" $base --single --draft "$W/bald" --spec dspark --confidence 0.5
+    "$PDFLASH" $bare --single --draft "$W/bald" --spec dspark --confidence 0.5
 expect 1 "dflash without a draft" "--draft" \
     "$PDFLASH" run --model inputs/k3-nano --prompts "$W/p.h5" --out "$W/o.h5" --single
 expect 2 "block larger than trained" "block_size 16" "$PDFLASH" $base --single --block 32
@@ -57,8 +64,8 @@ for v in SLURM_NTASKS SLURM_STEP_NUM_TASKS PMI_SIZE OMPI_COMM_WORLD_SIZE; do
     expect 1 "started alone with $v=4" "mpirun -n 4 .*pdflash run .*--prefill pp=2,tp=1" env $v=4 "$PDFLASH" $base $pd
 done
 # the script of an allocation knows its tasks; one rank beside mpirun is what --single asks for there, but not within a step
-expect 0 "--single in an allocation of 4 tasks" "complete" env SLURM_NTASKS=4 "$PDFLASH" $base --single --max-new 2 --limit 1 --out "$W/alone.h5"
-expect 1 "--single in a step of 4 tasks" "SLURM_STEP_NUM_TASKS is 4" env SLURM_NTASKS=4 SLURM_STEP_NUM_TASKS=4 "$PDFLASH" $base --single --out "$W/o.h5"
+expect 0 "--single in an allocation of 4 tasks" "complete" env SLURM_NTASKS=4 "$PDFLASH" ${base/out.h5/alone.h5} --single --max-new 2 --limit 1
+expect 1 "--single in a step of 4 tasks" "SLURM_STEP_NUM_TASKS is 4" env SLURM_NTASKS=4 SLURM_STEP_NUM_TASKS=4 "$PDFLASH" $base --single
 expect 2 "no model" "config.json" "$PDFLASH" run --model "$W" --single --spec none --prompts "$W/p.h5" --out "$W/o.h5"
 expect 2 "no prompts" "nothere" "$PDFLASH" run $MODEL --single --prompts nothere.h5 --out "$W/o.h5"
 expect 2 "prompts that are no HDF5" "README" "$PDFLASH" run $MODEL --single --prompts README.md --out "$W/o.h5"
@@ -72,6 +79,15 @@ done
 expect 2 "prompt longer than the positions: plan" "at most 1048048 fit" "$PDFLASH" plan $MODEL --max-prompt 2147483647
 expect 1 "dedupe in one group" "nothing moves" "$PDFLASH" $base --single --dedupe
 expect 1 "node size alone" "without --dedupe" $MPIRUN -n 4 "$PDFLASH" $base $pd --node-size 2
+K3="--model tests/data/k3-config --draft tests/data/k3-dflash-config --prefill pp=8,tp=4,ep=4 --decode tp=32,ep=4"
+expect 0 "plan: K3 on devices of 80 GiB" "every rank fits: 85899345920 bytes a device" "$PDFLASH" plan $K3 --gpu-memory 80
+expect 2 "plan: K3 on devices of 48 GiB" "weights 52424110336 + state .* --gpu-memory gives 51539607552; 64 of 64 ranks do not fit; the weights alone" \
+    "$PDFLASH" plan $K3 --gpu-memory 48
+expect 2 "plan: K3, too long a prompt" "rank 32 (decode, .* take a shorter --max-prompt, less --concurrency or --slots" \
+    "$PDFLASH" plan $K3 --gpu-memory 80 --max-prompt 262144
+expect 2 "plan: more stages than layers" "pp 94 is more than num_hidden_layers 93" "$PDFLASH" plan ${K3/pp=8/pp=94}
+expect 0 "plan: a stage a layer" "stage 92: layers 92-92 (1), 1 mla, 0 kda" "$PDFLASH" plan ${K3/pp=8/pp=93}
+expect 1 "plan: memory of no device" "out of range" "$PDFLASH" plan $K3 --gpu-memory -1
 expect 1 "plan cannot know the hosts" "node-size" "$PDFLASH" plan $MODEL $pd --dedupe
 expect 2 "nccl on the CPU" "nccl" "$PDFLASH" $base --single --comm nccl
 expect 2 "cuda in a CPU build" "built without CUDA; leave --device out to run on the CPU" \
@@ -144,7 +160,7 @@ for o in model jsonl out shots-from; do
 done
 export PDFLASH_TEST_API_TOKEN=hunter2
 expect 0 "evidence with new parents" "complete" $one --evidence "$W/ev/a/b/c/"
-expect 2 "evidence of another run is kept" "already" $one --out "$W/ev2.h5" --evidence "$W/ev/a/b/c"
+expect 2 "evidence of another run is kept" "already" ${one/ev.h5/ev2.h5} --evidence "$W/ev/a/b/c"
 expect 0 "evidence of a resumed run is added" "complete" $one --resume --evidence "$W/ev/a/b/c"
 check "evidence names a secret of the environment" grep -qx "PDFLASH_TEST_API_TOKEN=(withheld)" "$W/ev/a/b/c/environment.txt"
 check "evidence withholds it" sh -c "! grep -rq hunter2 '$W/ev/a/b/c'"
@@ -162,7 +178,7 @@ dumps() { # NAME TEXT FILE [OPTIONS] : refused before anything is made
     local name=$1 text=$2 file=$3
     shift 3
     expect 2 "logits over $name" "--dump-logits: .*$text" "$PDFLASH" run --model "$W/d/model" --draft inputs/k3-nano-dflash \
-        --prompts "$W/d/p.h5" --single --max-new 4 --out "$W/d/new.h5" --dump-logits "$file" "$@"
+        --prompts "$W/d/p.h5" --single --max-new 4 --out "${result:-$W/d/new.h5}" --dump-logits "$file" "$@"
 }
 for mode in "" --force-new; do
     dumps "--out $mode" "new.h5 (--out); name another" "$W/d/again/new.h5" $mode
@@ -176,7 +192,7 @@ for mode in "" --force-new; do
     dumps "no file of --draft $mode" "lies in the directory of --draft" inputs/k3-nano-dflash/logits $mode
     dumps "a directory $mode" "is a directory" "$W/d/model" $mode
 done
-dumps "--out by the second file" "(--out)" "$W/d/x" --out "$W/d/x.prefill"
+result=$W/d/x.prefill dumps "--out by the second file" "(--out)" "$W/d/x"
 dumps "another file" "notes exists; replace it with --force-new, or name" "$W/d/notes"
 dumps "another file by a link" "exists; replace it with --force-new, or name" "$W/d/notes.link"
 dumps "another file by the second file" "half.prefill exists; replace it with --force-new" "$W/d/half"

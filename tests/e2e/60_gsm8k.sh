@@ -15,7 +15,7 @@ PDFLASH=$PDFLASH OUT=$W/train tools/run-gsm8k >"$W/train.log" 2>&1 || { fail "tr
 range "train-64 correct" "$(value train openai)" 64 64
 range "train-64 accept length" "$(value train accept_length)" 11.4 12.2
 range "train-64 completed" "$(value train completed)" 64 64
-PDFLASH=$PDFLASH OUT=$W/test QUESTIONS=test ARGS="--limit 24" tools/run-gsm8k >"$W/test.log" 2>&1 ||
+PDFLASH=$PDFLASH OUT=$W/test QUESTIONS=test ARGS="--limit 24 --concurrency=8" tools/run-gsm8k >"$W/test.log" 2>&1 ||
     { fail "test-24"; tail -30 "$W/test.log"; }
 range "test-24 accept length" "$(value test accept_length)" 1.3 1.8
 range "test-24 questions" "$(value test questions)" 24 24
