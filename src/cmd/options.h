@@ -21,7 +21,7 @@ enum opt_mla { OPT_MLA_ABSORBED, OPT_MLA_EXPANDED };
 struct options {
     /* files */
     const char *model, *draft, *prompts, *out, *evidence, *dump_logits, *tag;
-    const char *jsonl, *shots_from; /* prompts */
+    const char *jsonl, *h5, *shots_from; /* prompts */
     const char *journal;            /* rebuild */
     int json;                       /* show, plan, bench */
     const char *html, *trace, *csv, *reference; /* show */
@@ -33,7 +33,7 @@ struct options {
     int dedupe, node_size;
     /* work */
     const char *spec, *shard;
-    int block, concurrency, max_new, chunk, page, slots, limit, shots, thinking, max_prompt;
+    int block, concurrency, max_new, chunk, page, slots, limit, shots, thinking, max_prompt, format, raw;
     /* numerics and transport */
     int device, act, kv, comm, transport, window, mla_prefill, verify, isa;
     /* running */

@@ -86,6 +86,7 @@ static enum status prompt_attrs(struct results_writer *w, const struct prompts *
     struct result_attr a[] = {
         {"template", H5_KIND_STR, m->template_name, 0, 0}, {"thinking", H5_KIND_STR, m->thinking, 0, 0},
         {"shots", H5_KIND_I64, NULL, m->shots, 0},         {"shots_source", H5_KIND_STR, m->shots_source, 0, 0},
+        {"format", H5_KIND_STR, m->format, 0, 0},          {"shots_leaked", H5_KIND_I64, NULL, m->shots_leaked, 0},
         {"source", H5_KIND_STR, m->source, 0, 0},          {"source_sha256", H5_KIND_STR, m->source_sha256, 0, 0}};
     return results_attrs(w, a, sizeof a / sizeof a[0]);
 }
