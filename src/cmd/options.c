@@ -48,6 +48,7 @@ const struct opt_row options_table[] = {
     {"node-size",   OPT_INT,    AT(node_size),   "0",       "N",      NULL, 0, 65536, CMD_PLAN | CMD_RUN, 0, "for --dedupe: take every N decode ranks for a node; 0: the hosts (plan: needs a number)"},
     {"verify",      OPT_FLAG,   AT(verify),      NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "checksums, NaN pre-fill and scan of everything that moves"},
     {"watchdog",    OPT_DOUBLE, AT(watchdog),    "300",     "SECONDS", NULL, 1, 1e6, CMD_RUN, 0, "end a run that makes no progress"},
+    {"progress",    OPT_DOUBLE, AT(progress),    "-1",      "SECONDS", NULL, -1, 1e6, CMD_RUN, 0, "a line of progress so often; 0: none; -1: every second on a terminal, in place, and every 30 elsewhere"},
     {"resume",      OPT_FLAG,   AT(resume),      NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "continue --out: skip its finished rows"},
     {"force-new",   OPT_FLAG,   AT(force_new),   NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "replace --out if it holds results, and the files of --dump-logits"},
     {"force",       OPT_FLAG,   AT(force),       NULL,      NULL,     NULL, 0, 0, CMD_PROMPTS | CMD_MERGE | CMD_REBUILD, 0, "replace --out if it holds what this command writes"},

@@ -37,7 +37,7 @@ struct options {
     /* numerics and transport */
     int device, act, kv, comm, transport, window, mla_prefill, verify, isa;
     /* running */
-    double watchdog, confidence;
+    double watchdog, confidence, progress;
     int resume, force_new, force, debug;
     struct opt_list inject;
 };

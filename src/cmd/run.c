@@ -16,6 +16,7 @@
 #include "cmd/evidence.h"
 #include "cmd/facts.h"
 #include "cmd/inject.h"
+#include "cmd/progress.h"
 #include "cmd/record.h"
 #include "cmd/stop.h"
 #include "pd/guard.h"
@@ -341,6 +342,7 @@ static enum status leader_end(struct job *j, const struct rank_stats *all, const
 {
     int lead = leader_rank(j);
     char *plan = NULL;
+    log_status("");
     stop_speak_now();
     print_ranks(all, j->w.size);
     print_shared(all, j->w.size, record_unfinished(j->rec));
@@ -358,6 +360,8 @@ static enum status leader_end(struct job *j, const struct rank_stats *all, const
     mem_free(plan);
     TRY(st);
     int unfinished = record_unfinished(j->rec);
+    struct progress_state state = record_state(j->rec);
+    progress_table(stderr, &state, all, j->w.size);
     log_info("%s: %d of %d rows, %s", j->o.out, record_committed(j->rec) - unfinished, record_rows(j->rec),
              j->complete ? "complete" : "not complete");
     if (unfinished) log_warn("%d rows failed or were aborted; `pdflash show` lists them, --resume tries them again", unfinished);
@@ -448,6 +452,7 @@ enum status cmd_run(int argc, char **argv)
         mem_free(j);
         return st;
     }
+    log_terminal(progress_terminal() > 0);
     j->facts.argc = argc;
     j->facts.argv = argv;
     stop_watch();
