@@ -12,7 +12,7 @@ B         := build/$(VARIANT)
 
 # ---- flags ---------------------------------------------------------------
 PKGCFG    := pkg-config
-PKGS       = $(shell $(PKGCFG) --exists hdf5 2>/dev/null && echo hdf5 || echo hdf5-serial) jansson libpcre2-8 libxxhash
+PKGS       = $(shell $(PKGCFG) --exists hdf5 2>/dev/null && echo hdf5 || echo hdf5-serial) jansson libpcre2-8 libxxhash zlib
 WARN      := -Wall -Wextra -Werror -Wpointer-arith -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes
 OPT       ?= -O2 -g
 SAN       ?=

@@ -65,11 +65,11 @@ static enum status pass_all(const struct ops *ops, struct stage_link *l, int sta
     for (int k = 0; k < ORDERS; k++) {
         struct order o = chunk(k);
         struct flow *f;
-        struct stage_header h = {.first_chunk_s = k * 0.5};
+        struct stage_header h = {.first_chunk_s = k * 0.5, .work_s = k * 0.25};
         TRY(stage_flow(l, &f, NULL, NULL));
         if (stage > 0) {
             TRY(stage_receive(l, &o, f, &h, NULL, NULL));
-            *bad += walk(ops, f, k, o.n, 1) || h.first_chunk_s != k * 0.5;
+            *bad += walk(ops, f, k, o.n, 1) || h.first_chunk_s != k * 0.5 || h.work_s != k * 0.25;
             *bad += f->n_bank != k % (split_bank_rows(c->res_block, c->n_layers) + 1) || f->taps != (uint32_t)(k % 2) * 5;
         } else {
             f->n_bank = k % (split_bank_rows(c->res_block, c->n_layers) + 1);
@@ -77,7 +77,7 @@ static enum status pass_all(const struct ops *ops, struct stage_link *l, int sta
             walk(ops, f, k, o.n, 0);
         }
         usleep((useconds_t)(rng_u64(9, (uint64_t)stage, (uint64_t)k) % 2000));
-        TRY(stage_send(l, &o, f, o.n, h.first_chunk_s));
+        TRY(stage_send(l, &o, f, o.n, h.first_chunk_s, h.work_s));
         *bad += last && stage_counts(l).messages != 0;
     }
     return stage_drain(l);
@@ -123,7 +123,7 @@ START_TEST(a_hand_off_of_another_batch_is_refused)
         int ok = stage_open(pp, &o, &c, ROWS, 2, &l) == ST_OK && stage_flow(l, &f, NULL, NULL) == ST_OK;
         if (suite_rank() == 0) {
             f->n_bank = 1, f->taps = 1;
-            ok = ok && stage_send(l, &other[k].sent, f, other[k].sent.n, 0) == ST_OK;
+            ok = ok && stage_send(l, &other[k].sent, f, other[k].sent.n, 0, 0) == ST_OK;
         } else if (suite_rank() == 1) {
             ok = ok && stage_receive(l, &mine, f, &h, NULL, NULL) == ST_E_FAULT && strstr(err_last(), other[k].says) &&
                  strstr(err_last(), "order 7");

@@ -124,7 +124,9 @@ START_TEST(prompts_are_as_described)
                                       "shots.jsonl",
                                       "77",
                                       "q.jsonl",
-                                      "0123456789012345678901234567890123456789012345678901234567890123"};
+                                      "0123456789012345678901234567890123456789012345678901234567890123",
+                                      "openai",
+                                      0};
     const struct prompts_row row = {.question = "q", .gold = "#### 1", .source_row = 3, .id = id, .n_ids = 3};
     const char *path = suite_tmp("described-prompts.h5");
     struct page p;

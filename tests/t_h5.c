@@ -224,6 +224,46 @@ START_TEST(strings_are_utf8_or_refused)
 }
 END_TEST
 
+/* strings of fixed length, as h5py stores arrays of bytes; the file's names say how each list is padded */
+START_TEST(strings_of_fixed_length_are_read_without_padding)
+{
+    static const struct {
+        const char *name;
+        enum status st;
+        size_t n;
+        const char *want[4];
+    } cases[] = {
+        {"/nullterm", ST_OK, 3, {"abc", "", "ab"}}, /* what follows a terminating zero is junk */
+        {"/nullpad", ST_OK, 4, {"abcdefgh", "", "a b ", "\xc3\xa9\xe4\xb8\xad"}},
+        {"/spacepad", ST_OK, 3, {"abcdefgh", "", " a b"}},
+        {"/innerzero", ST_E_FORMAT, 0, {"string 1 contains a zero character"}},
+        {"/square", ST_E_FORMAT, 0, {"/square is not a list of strings"}},
+        {"/scalar", ST_E_FORMAT, 0, {"/scalar is not a list of strings"}},
+        {"/numbers", ST_E_FORMAT, 0, {"/numbers is not a list of strings"}},
+        {"/absent", ST_E_FORMAT, 0, {"no dataset /absent"}},
+    };
+    struct h5 *f;
+    ck_assert_int_eq(h5_open(suite_path("tests/data/strings.h5"), 0, &f), ST_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char **s;
+        size_t n;
+        ck_assert_msg(h5_read_str(f, cases[i].name, &s, &n) == cases[i].st, "%s", cases[i].name);
+        if (cases[i].st != ST_OK) {
+            ck_assert_msg(strstr(err_last(), cases[i].want[0]), "%s", err_last());
+            continue;
+        }
+        ck_assert_uint_eq(n, cases[i].n);
+        for (size_t k = 0; k < n; k++) ck_assert_str_eq(s[k], cases[i].want[k]);
+        h5_free_str(s, n);
+    }
+    ck_assert_int_eq(h5_is_text(f, "/nullpad"), 1);
+    ck_assert_int_eq(h5_is_text(f, "/scalar"), 1);
+    ck_assert_int_eq(h5_is_text(f, "/numbers"), 0);
+    ck_assert_int_eq(h5_is_text(f, "/absent"), 0);
+    h5_close(f);
+}
+END_TEST
+
 START_TEST(utf8_is_repaired_byte_by_byte)
 {
 #define R "\xef\xbf\xbd"
@@ -433,6 +473,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, nothing_is_clipped_and_wrong_types_are_refused);
     SUITE_TEST(tc, extendible_arrays_grow_over_chunks_and_files);
     SUITE_TEST(tc, strings_are_utf8_or_refused);
+    SUITE_TEST(tc, strings_of_fixed_length_are_read_without_padding);
     SUITE_TEST(tc, utf8_is_repaired_byte_by_byte);
     SUITE_TEST(tc, tables_come_back_and_fields_are_found_by_name);
     SUITE_TEST(tc, attributes_replace_list_and_check_kind);

@@ -7,7 +7,6 @@
 #include "base/buf.h"
 #include "base/log.h"
 #include "data/h5.h"
-#include "data/jsonl.h"
 #include "data/prompts.h"
 
 const char *const suite_name = "prompts";
@@ -22,116 +21,10 @@ static const char *write_text(const char *name, const char *text, size_t n)
     return path;
 }
 
-/* ---- jsonl ---- */
-
-#define Q(q, a) "{\"question\": \"" q "\", \"answer\": \"" a "\"}"
-
-START_TEST(shipped_questions_are_read)
-{
-    struct jsonl j;
-    ck_assert_int_eq(jsonl_read(suite_path("inputs/gsm8k-train64.jsonl"), 0, &j), ST_OK);
-    ck_assert_uint_eq(j.n, 64);
-    ck_assert_int_eq(j.duplicates, 0);
-    ck_assert_str_eq(j.sha256, "33677560147f2b684ead8a7199d0c6041b21e59ae8c61b97bc294962a03cbab0");
-    for (size_t i = 0; i < j.n; i++) {
-        ck_assert_int_eq(j.row[i].row, (int64_t)i);
-        ck_assert_int_eq(j.row[i].line, (int64_t)i + 1);
-        ck_assert_ptr_nonnull(strstr(j.row[i].answer, "#### "));
-    }
-    jsonl_free(&j);
-    jsonl_free(&j);
-    jsonl_free(NULL);
-    ck_assert_int_eq(jsonl_read(suite_path("inputs/gsm8k-test64.jsonl"), 5, &j), ST_OK);
-    ck_assert_uint_eq(j.n, 5);
-    ck_assert_ptr_nonnull(strstr(j.row[0].question, "Janet\xe2\x80\x99s ducks"));
-    ck_assert_str_eq(j.sha256,
-                     "136119d82ee01bfc771615e7b057ddab785aa51bf733fdb407d08068a3c1244c"); /* of the whole file */
-    jsonl_free(&j);
-}
-END_TEST
-
-START_TEST(forms_of_files)
-{
-    static const struct {
-        const char *name, *text;
-        int64_t limit;
-        size_t n;
-        int64_t duplicates, last_line;
-    } good[] = {
-        {"plain", Q("a", "#### 1") "\n" Q("b", "#### 2") "\n", 0, 2, 0, 2},
-        {"no final newline", Q("a", "#### 1") "\n" Q("b", "#### 2"), 0, 2, 0, 2},
-        {"CRLF", Q("a", "#### 1") "\r\n" Q("b", "#### 2") "\r\n", 0, 2, 0, 2},
-        {"BOM", "\xef\xbb\xbf" Q("a", "#### 1") "\n", 0, 1, 0, 1},
-        {"BOM and CRLF, no end", "\xef\xbb\xbf" Q("a", "#### 1") "\r\n" Q("b", "#### 2"), 0, 2, 0, 2},
-        {"blank lines", "\n" Q("a", "#### 1") "\n \t\r\n" Q("b", "#### 2") "\n\n\n", 0, 2, 0, 4},
-        {"blanks around", "  " Q("a", "#### 1") "  \n", 0, 1, 0, 1},
-        {"further keys", "{\"id\": 7, \"question\": \"a\", \"answer\": \"#### 1\", \"x\": null, \"y\": \"\\u0000\"}\n",
-         0, 1, 0, 1},
-        {"duplicates", Q("a", "#### 1") "\n" Q("b", "#### 2") "\n" Q("a", "#### 3") "\n" Q("a", "#### 3"), 0, 4, 2, 4},
-        {"limit hides what follows", Q("a", "#### 1") "\n{bad", 1, 1, 0, 1},
-        {"escapes", Q("\\u2212 tab\\t \\ud835\\udfcf", "#### 1"), 0, 1, 0, 1},
-    };
-    log_mute(1);
-    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
-        struct jsonl j;
-        const char *path = write_text("form.jsonl", good[i].text, strlen(good[i].text));
-        enum status st = jsonl_read(path, good[i].limit, &j);
-        ck_assert_msg(st == ST_OK, "%s: %s", good[i].name, err_name(st));
-        ck_assert_msg(j.n == good[i].n && j.duplicates == good[i].duplicates, "%s: %zu rows, %lld duplicates",
-                      good[i].name, j.n, (long long)j.duplicates);
-        ck_assert_int_eq(j.row[j.n - 1].line, good[i].last_line);
-        ck_assert_int_eq(j.row[j.n - 1].row, (int64_t)j.n - 1);
-        if (strcmp(good[i].name, "escapes") == 0)
-            ck_assert_str_eq(j.row[0].question, "\xe2\x88\x92 tab\t \xf0\x9d\x9f\x8f");
-        jsonl_free(&j);
-    }
-}
-END_TEST
-
-START_TEST(bad_lines_are_refused_with_their_place)
-{
-    static const struct {
-        const char *text;
-        const char *line, *what; /* both must be in the message */
-    } bad[] = {
-        {Q("a", "#### 1") "\n{\"question\": \"a\"\n", ":2:", "not a JSON object"},
-        {Q("a", "#### 1") "\n\n[1]\n", ":3:", "not an object"},
-        {"{\"question\": \"a\"}\n", ":1:", "\"answer\""},
-        {"{\"answer\": \"#### 1\"}\n", ":1:", "\"question\""},
-        {"{\"question\": 5, \"answer\": \"#### 1\"}\n", ":1:", "not text"},
-        {Q(" \\n", "#### 1") "\n", ":1:", "empty"},
-        {Q("a", "") "\n", ":1:", "empty"},
-        {Q("a", "the answer is 7") "\n", ":1:", "####"},
-        {Q("a", "#### $7") "\n", ":1:", "####"},
-        {"{\"question\": \"a\", \"question\": \"b\", \"answer\": \"#### 1\"}", ":1:", "duplicate"},
-        {Q("a", "#### 1") Q("b", "#### 1") "\n", ":1:", "not a JSON object"}, /* two on a line */
-        {"{\"question\": \"\xff\", \"answer\": \"#### 1\"}\n", ":1:", "UTF-8"},
-        {"{\"question\": \"a\\u0000b\", \"answer\": \"#### 1\"}\n", ":1:",
-         "\"question\" contains a zero character (\\u0000), which text cannot; remove it"},
-        {Q("a", "#### 1") "\n" Q("b", "\\u0000#### 1") "\n", ":2:", "\"answer\" contains a zero character"},
-        {Q("\\u0000", "#### 1") "\n", ":1:", "\"question\" contains a zero character"},
-        {"\x1f\x8b\x08 compressed", "form.jsonl", "gzip"},
-        {"", "form.jsonl", "no rows"},
-        {"\xef\xbb\xbf\r\n \n", "form.jsonl", "no rows"},
-    };
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        struct jsonl j;
-        const char *path = write_text("form.jsonl", bad[i].text, strlen(bad[i].text));
-        ck_assert_msg(jsonl_read(path, 0, &j) == ST_E_FORMAT, "case %zu", i);
-        ck_assert_msg(strstr(err_last(), bad[i].line) && strstr(err_last(), bad[i].what), "case %zu: %s", i,
-                      err_last());
-    }
-    struct jsonl j;
-    ck_assert_int_eq(jsonl_read(write_text("form.jsonl", "a\0b\n", 4), 0, &j), ST_E_FORMAT);
-    ck_assert_int_eq(jsonl_read(suite_tmp("absent.jsonl"), 0, &j), ST_E_FILE);
-    ck_assert_int_eq(jsonl_read(suite_path("tests"), 0, &j), ST_E_FILE);
-}
-END_TEST
-
 /* ---- prompts.h5 ---- */
 
 static const struct prompts_meta meta = {"k3-xtml/1", "off", 2, "train.jsonl", "00aabb", "test.jsonl",
-                                         "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14"};
+                                         "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14", "lm-eval", 1};
 static const int32_t ids[] = {5, 1, 2, 3, 4095, 0, 7, 7};
 static const struct prompts_row rows[] = {
     {"Janet\xe2\x80\x99s ducks?", "16 - 3\n#### 18", 0, ids, 3, ""},
@@ -170,8 +63,59 @@ START_TEST(a_file_comes_back)
     ck_assert_str_eq(m->tokenizer_hash, meta.tokenizer_hash);
     ck_assert_str_eq(m->source, meta.source);
     ck_assert_str_eq(m->source_sha256, meta.source_sha256);
+    ck_assert_str_eq(m->format, "lm-eval");
+    ck_assert_int_eq(m->shots_leaked, 1);
+    ck_assert_int_eq(prompts_is(path), 1);
+    ck_assert_int_eq(prompts_is(suite_path("tests/vectors/layers_p5.h5")), 0);
+    ck_assert_int_eq(prompts_is(suite_path("README.md")), 0);
     prompts_close(p);
     prompts_close(NULL);
+}
+END_TEST
+
+/* a file as it was written before format and shots_leaked were recorded: it reads on, and is the same work */
+static enum status write_older(const char *path, const char *hex)
+{
+    struct h5 *f;
+    int64_t offset[2] = {0, 3};
+    TRY(h5_create(path, 1, &f));
+    enum status st = h5_set_str(f, "/", "schema", "pdflash-prompts");
+    static const char *const number[] = {"schema_version", "rows", "shots"};
+    static const char *const name[] = {"template", "thinking", "shots_source", "tokenizer_hash", "source", "source_sha256"};
+    static const char *const text[] = {"/text/question", "/text/gold", "/row/sha256"};
+    const char *const value[] = {"x", "#### -1", hex};
+    for (int i = 0; i < 3 && st == ST_OK; i++) st = h5_set_int(f, "/", number[i], 1);
+    for (int i = 0; i < 6 && st == ST_OK; i++) st = h5_set_str(f, "/", name[i], name[i]);
+    for (int i = 0; i < 3 && st == ST_OK; i++) {
+        st = h5_make_str(f, text[i], 8);
+        if (st == ST_OK) st = h5_append_str(f, text[i], 1, &value[i]);
+    }
+    if (st == ST_OK) st = h5_write(f, "/row/source_row", H5_KIND_I64, 1, (int64_t[]){1}, offset);
+    if (st == ST_OK) st = h5_write(f, "/tokens/flat", H5_KIND_I32, 1, (int64_t[]){3}, ids);
+    if (st == ST_OK) st = h5_write(f, "/tokens/offsets", H5_KIND_I64, 1, (int64_t[]){2}, offset);
+    if (st == ST_OK) st = h5_flush(f);
+    h5_close(f);
+    return st;
+}
+
+START_TEST(an_older_file_is_read)
+{
+    const char *path = suite_tmp("p-older.h5");
+    struct prompts *p;
+    ck_assert_int_eq(write_older(path, "c27ba6d9b90354fcafe5ea7ac3fe564cdca0d30a8159e9bfec5eee9102160488"), ST_OK);
+    ck_assert_int_eq(prompts_read(path, &p), ST_OK);
+    uint64_t hash = prompts_hash(p);
+    ck_assert_str_eq(prompts_meta(p)->format, "openai");
+    ck_assert_int_eq(prompts_meta(p)->shots_leaked, 0);
+    struct prompts_meta m = *prompts_meta(p);
+    m.format = "sglang";
+    m.shots_leaked = 1;
+    ck_assert_int_eq(prompts_write(suite_tmp("p-newer.h5"), 1, &m, prompts_row(p, 0), 1), ST_OK);
+    prompts_close(p);
+    ck_assert_int_eq(prompts_read(suite_tmp("p-newer.h5"), &p), ST_OK);
+    ck_assert_str_eq(prompts_meta(p)->format, "sglang");
+    ck_assert_msg(prompts_hash(p) == hash, "a resumed run must find the same work");
+    prompts_close(p);
 }
 END_TEST
 
@@ -316,12 +260,9 @@ END_TEST
 
 void suite_fill(Suite *s)
 {
-    TCase *tc = SUITE_CASE(s, "jsonl", 20);
-    SUITE_TEST(tc, shipped_questions_are_read);
-    SUITE_TEST(tc, forms_of_files);
-    SUITE_TEST(tc, bad_lines_are_refused_with_their_place);
-    tc = SUITE_CASE(s, "prompts", 20);
+    TCase *tc = SUITE_CASE(s, "prompts", 20);
     SUITE_TEST(tc, a_file_comes_back);
+    SUITE_TEST(tc, an_older_file_is_read);
     SUITE_TEST(tc, rows_that_cannot_be_are_not_written);
     SUITE_TEST(tc, a_spoiled_file_is_refused_by_name);
     SUITE_TEST(tc, another_purpose_is_refused_by_name);

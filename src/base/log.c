@@ -10,6 +10,8 @@ static char who[40] = "pdflash";
 static enum log_level shown = LOG_INFO;
 static int copy_fd = -1;
 static int muted;
+static int terminal; /* lines wipe the rest of their row */
+#define WIPE "\033[K"
 
 static const char *const level_name[] = {"error", "warning", "info", "debug"};
 
@@ -43,6 +45,31 @@ static void put(int fd, const char *s, size_t n)
     }
 }
 
+/* a line to standard error, in one write; async-signal-safe */
+static void put_line(const struct log_text *t)
+{
+    char line[sizeof t->text + sizeof WIPE];
+    if (!terminal || t->n == 0) {
+        put(STDERR_FILENO, t->text, t->n);
+        return;
+    }
+    memcpy(line, t->text, t->n - 1);
+    memcpy(line + t->n - 1, WIPE "\n", sizeof WIPE);
+    put(STDERR_FILENO, line, t->n + sizeof WIPE - 1);
+}
+
+void log_terminal(int on)
+{
+    terminal = on;
+}
+
+void log_status(const char *text)
+{
+    char line[1024];
+    int n = snprintf(line, sizeof line, "%.1000s" WIPE "\r", text);
+    if (terminal && !muted) put(STDERR_FILENO, line, (size_t)n);
+}
+
 static void compose(struct log_text *t, enum log_level level, const char *fmt, va_list ap)
 {
     int n = snprintf(t->text, sizeof t->text, "[%s] %s: ", who, level_name[level]);
@@ -64,7 +91,7 @@ void log_compose(struct log_text *t, enum log_level level, const char *fmt, ...)
 void log_put(const struct log_text *t)
 {
     int saved = errno;
-    put(STDERR_FILENO, t->text, t->n);
+    put_line(t);
     if (copy_fd >= 0) put(copy_fd, t->text, t->n);
     errno = saved;
 }
@@ -78,7 +105,7 @@ void log_line(enum log_level level, const char *fmt, ...)
     va_start(ap, fmt);
     compose(&t, level, fmt, ap);
     va_end(ap);
-    if (!muted || level == LOG_ERROR) put(STDERR_FILENO, t.text, t.n);
+    if (!muted || level == LOG_ERROR) put_line(&t);
     if (copy_fd >= 0) put(copy_fd, t.text, t.n);
     errno = saved;
 }

@@ -19,6 +19,13 @@ void log_mute(int on);
 
 void log_line(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* On a terminal a status may stand below the lines. The cursor stays at its beginning, so the next line, of whichever
+ * process, takes its place; log_terminal(1) makes lines of this one wipe what is left of it. log_status - draw text (at
+ * most one row of the terminal) in place of the last, "": wipe it; nothing without log_terminal(1). Not part of the log: not
+ * copied by log_to. */
+void log_terminal(int on);
+void log_status(const char *text);
+
 /* A line made in advance, for signal handlers, which may write but not format. log_compose - make it, as log_line would
  * print it. log_put - print it, to the copy as well; async-signal-safe. */
 struct log_text { size_t n; char text[2048]; };

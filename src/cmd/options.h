@@ -23,7 +23,7 @@ enum opt_mla { OPT_MLA_ABSORBED, OPT_MLA_EXPANDED };
 struct options {
     /* files */
     const char *model, *draft, *prompts, *out, *evidence, *dump_logits, *tag;
-    const char *jsonl, *shots_from; /* prompts */
+    const char *jsonl, *h5, *shots_from; /* prompts */
     const char *journal;            /* rebuild */
     int json;                       /* show, plan, bench */
     const char *html, *trace, *csv, *reference; /* show */
@@ -36,11 +36,11 @@ struct options {
     double gpu_memory;              /* plan: GiB of a device; 0: not given */
     /* work */
     const char *spec, *shard;
-    int block, adaptive, min_context, concurrency, max_new, chunk, page, slots, limit, shots, thinking, max_prompt;
+    int block, adaptive, min_context, concurrency, max_new, chunk, page, slots, limit, shots, thinking, max_prompt, format, raw;
     /* numerics and transport */
     int device, act, kv, comm, transport, window, mla_prefill, verify, isa;
     /* running */
-    double watchdog, confidence;
+    double watchdog, confidence, progress;
     /* sampling */
     double temperature, top_p, draft_temperature;
     int top_k, seed, draft_sampling;

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/log.h"
@@ -20,9 +19,8 @@ struct record {
     int n, max_new, skipped; /* rows of this run (of its shard), output limit, rows done before */
     int first, end;          /* the shard: rows first .. end-1 of the prompts */
     int committed, unfinished;
-    int64_t rounds, accepted;   /* of this attempt, for the progress line */
-    double last_line_s;
-    int tty;
+    int64_t tokens, rounds, accepted; /* of this attempt; rounds of rows that ended by themselves */
+    struct progress progress;
 };
 
 static const char *spec_name(const struct setup *s)
@@ -94,6 +92,7 @@ static enum status prompt_attrs(struct results_writer *w, const struct prompts *
     struct result_attr a[] = {
         {"template", H5_KIND_STR, m->template_name, 0, 0}, {"thinking", H5_KIND_STR, m->thinking, 0, 0},
         {"shots", H5_KIND_I64, NULL, m->shots, 0},         {"shots_source", H5_KIND_STR, m->shots_source, 0, 0},
+        {"format", H5_KIND_STR, m->format, 0, 0},          {"shots_leaked", H5_KIND_I64, NULL, m->shots_leaked, 0},
         {"source", H5_KIND_STR, m->source, 0, 0},          {"source_sha256", H5_KIND_STR, m->source_sha256, 0, 0}};
     return results_attrs(w, a, sizeof a / sizeof a[0]);
 }
@@ -153,7 +152,7 @@ enum status record_open(const struct options *o, const struct setup *s, const st
     r->tok = t;
     r->max_new = o->max_new;
     r->level = (enum chat_thinking)chat_thinking_parse(prompts_meta(p)->thinking);
-    r->tty = isatty(STDERR_FILENO);
+    progress_begin(&r->progress, o->progress, progress_terminal());
     r->round = mem_alloc((size_t)o->max_new, sizeof *r->round, "rounds of a row");
     if (!r->round) st = ST_E_NOMEM;
     if (st == ST_OK) st = options_shard(o, n, &r->first, &r->end);
@@ -185,6 +184,7 @@ enum status record_open(const struct options *o, const struct setup *s, const st
 void record_close(struct record *r)
 {
     if (!r) return;
+    log_status("");
     results_close(r->w);
     mem_free(r->round);
     mem_free(r);
@@ -220,6 +220,19 @@ static enum result_stop stop_of(enum stop_reason s)
                               : RESULT_ABORTED;
 }
 
+/* as `show` counts: rounds of rows that failed are no measure of the draft */
+static void count(struct record *r, const struct result_row *row)
+{
+    int failed = row->stop == RESULT_FAILED || row->stop == RESULT_ABORTED;
+    r->committed++;
+    r->unfinished += failed;
+    r->tokens += row->output_tokens;
+    for (int i = 0; i < row->n_rounds && !failed; i++) {
+        r->rounds++;
+        r->accepted += row->round[i].accepted;
+    }
+}
+
 static enum status finished(void *ctx, const struct run_finished *f)
 {
     struct record *r = ctx;
@@ -233,8 +246,6 @@ static enum status finished(void *ctx, const struct run_finished *f)
     for (int i = 0; i < q->n_rounds; i++) {
         r->round[i] = (struct result_round){i, q->round[i].proposed, q->round[i].accepted, q->round[i].emitted,
                                             q->round[i].bonus};
-        r->rounds++;
-        r->accepted += q->round[i].accepted;
     }
     row.index = q->request;
     row.prompt_tokens = q->prompt_tokens;
@@ -251,25 +262,28 @@ static enum status finished(void *ctx, const struct run_finished *f)
     fill_transfer(f, row.transfer);
     enum status st = results_append(r->w, &row);
     mem_free(text);
-    if (st == ST_OK) {
-        r->committed++;
-        r->unfinished += row.stop == RESULT_FAILED || row.stop == RESULT_ABORTED;
-    }
+    if (st == ST_OK) count(r, &row);
     return st;
 }
 
-static void progress(void *ctx, int done, int decoding, int64_t tokens, double now_s)
+struct progress_state record_state(const struct record *r)
+{
+    return (struct progress_state){.rows = r->n, .before = r->skipped, .ended = r->committed, .failed = r->unfinished,
+                                   .tokens = r->tokens, .rounds = r->rounds, .accepted = r->accepted,
+                                   .prefill_work_s = NAN, .decode_work_s = NAN};
+}
+
+static void progress(void *ctx, const struct run_progress *p)
 {
     struct record *r = ctx;
-    int all = r->n - r->skipped;
-    if (now_s - r->last_line_s < (r->tty ? 2 : 30)) return;
-    r->last_line_s = now_s;
-    double rate = now_s > 0 ? done / now_s : 0;
-    char accept[32] = "", eta[32] = "";
-    if (r->rounds) snprintf(accept, sizeof accept, ", accept length %.2f", 1 + (double)r->accepted / (double)r->rounds);
-    if (rate > 0) snprintf(eta, sizeof eta, ", about %.0f s left", (all - done) / rate);
-    log_info("%d of %d done, %d decoding, %" PRId64 " tokens, %.0f s%s%s", done, all, decoding, tokens, now_s, accept,
-             eta);
+    if (!progress_due(&r->progress, p->now_s)) return;
+    struct progress_state s = record_state(r);
+    s.decoding = p->decoding;
+    s.tokens = p->tokens;
+    s.seconds = r->progress.elapsed_s;
+    s.prefill_work_s = p->prefill_work_s;
+    s.decode_work_s = p->decode_work_s;
+    progress_show(&r->progress, &s);
 }
 
 struct run_sink record_sink(struct record *r)

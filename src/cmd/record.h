@@ -1,9 +1,10 @@
-/* record - the leader's side of a run's results: opens results.h5, turns finished requests into rows, prints progress,
- * and writes what the ranks report at the end. Used by one rank only. Local. */
+/* record - the leader's side of a run's results: opens results.h5, turns finished requests into rows, feeds
+ * the line of progress, and writes what the ranks report at the end. Used by one rank only. Local. */
 #ifndef PDFLASH_CMD_RECORD_H
 #define PDFLASH_CMD_RECORD_H
 
 #include "ckpt/chat.h"
+#include "cmd/progress.h"
 #include "cmd/setup.h"
 #include "data/prompts.h"
 #include "data/results.h"
@@ -38,5 +39,7 @@ enum status record_finish(struct record *r, const struct rank_stats *st, int n_r
 int record_committed(const struct record *r);
 int record_rows(const struct record *r); /* of the run, or of its shard */
 int record_unfinished(const struct record *r);
+/* record_state - counts of this attempt so far; the seconds are the caller's to fill. */
+struct progress_state record_state(const struct record *r);
 
 #endif

@@ -16,6 +16,7 @@
 #include "cmd/evidence.h"
 #include "cmd/facts.h"
 #include "cmd/inject.h"
+#include "cmd/progress.h"
 #include "cmd/record.h"
 #include "cmd/stop.h"
 #include "pd/guard.h"
@@ -60,7 +61,8 @@ static enum status load_files(struct job *j)
     TRY(prompts_read(j->o.prompts, &j->prompts));
     char hash[17];
     snprintf(hash, sizeof hash, "%016" PRIx64, tokenizer_hash(j->tok));
-    struct prompts_meta want = {.template_name = chat_template_name(), .shots = -1, .tokenizer_hash = hash};
+    int raw = strcmp(prompts_meta(j->prompts)->template_name, PROMPTS_RAW) == 0;
+    struct prompts_meta want = {.template_name = raw ? PROMPTS_RAW : chat_template_name(), .shots = -1, .tokenizer_hash = hash};
     return prompts_match(j->prompts, &want, j->s.c.vocab);
 }
 
@@ -343,6 +345,7 @@ static enum status leader_end(struct job *j, const struct rank_stats *all, const
 {
     int lead = leader_rank(j);
     char *plan = NULL;
+    log_status("");
     stop_speak_now();
     print_ranks(all, j->w.size);
     print_shared(all, j->w.size, record_unfinished(j->rec));
@@ -360,6 +363,8 @@ static enum status leader_end(struct job *j, const struct rank_stats *all, const
     mem_free(plan);
     TRY(st);
     int unfinished = record_unfinished(j->rec);
+    struct progress_state state = record_state(j->rec);
+    progress_table(stderr, &state, all, j->w.size);
     log_info("%s: %d of %d rows, %s", j->o.out, record_committed(j->rec) - unfinished, record_rows(j->rec),
              j->complete ? "complete" : "not complete");
     if (unfinished) log_warn("%d rows failed or were aborted; `pdflash show` lists them, --resume tries them again", unfinished);
@@ -450,6 +455,7 @@ enum status cmd_run(int argc, char **argv)
         mem_free(j);
         return st;
     }
+    log_terminal(progress_terminal() > 0);
     j->facts.argc = argc;
     j->facts.argv = argv;
     stop_watch();

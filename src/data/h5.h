@@ -110,9 +110,12 @@ enum status h5_read_vec(const struct h5 *f, const char *name, enum h5_kind kind,
 
 /* ---- variable-length UTF-8 strings, 1-D ----------------------------------------------------------- */
 enum status h5_make_str(struct h5 *f, const char *name, int64_t chunk);
+/* h5_is_text - 1: a dataset of strings, of variable or fixed length. */
+int h5_is_text(const struct h5 *f, const char *name);
 /* h5_append_str - n more strings; s[i] must be valid UTF-8 (ST_E_FORMAT; see utf8_clean), NULL counts as "". */
 enum status h5_append_str(struct h5 *f, const char *name, size_t n, const char *const *s);
-/* h5_read_str - all strings; release with h5_free_str. */
+/* h5_read_str - all strings of a list of strings, also one of fixed length (without its padding; ST_E_FORMAT when a zero
+ * character is inside); release with h5_free_str. */
 enum status h5_read_str(const struct h5 *f, const char *name, char ***s_p, size_t *n_p);
 void h5_free_str(char **s, size_t n);
 

@@ -259,33 +259,74 @@ enum status h5_append_str(struct h5 *f, const char *name, size_t n, const char *
     return st;
 }
 
+static enum status read_variable(const struct h5 *f, const char *name, const struct set *s, size_t n, char **out)
+{
+    hid_t t = h5_string_type(H5T_VARIABLE, H5Tget_cset(s->type));
+    char **raw = mem_alloc(n, sizeof *raw, name);
+    enum status st = ST_OK;
+    if (!raw) {
+        st = ST_E_NOMEM;
+    } else if (t < 0 || H5Dread(s->id, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, raw) < 0) {
+        st = FAIL(f, name, "cannot read strings");
+    } else {
+        for (size_t i = 0; i < n && st == ST_OK; i++)
+            if (!(out[i] = mem_strdup(raw[i] ? raw[i] : ""))) st = ST_E_NOMEM;
+        H5Dvlen_reclaim(t, s->space, H5P_DEFAULT, raw);
+    }
+    h5_drop(t);
+    mem_free(raw);
+    return st;
+}
+
+/* one string of a fixed-length type without its padding; a zero inside it would cut it */
+static enum status copy_fixed(const struct h5 *f, const char *name, size_t i, const char *s, size_t n, H5T_str_t pad,
+                              char **out_p)
+{
+    if (pad == H5T_STR_NULLTERM) n = strnlen(s, n);
+    while (n > 0 && s[n - 1] == (pad == H5T_STR_SPACEPAD ? ' ' : 0)) n--;
+    if (memchr(s, 0, n)) return ERR(ST_E_FORMAT, "%s: %s: string %zu contains a zero character", f->path, name, i);
+    char *copy = mem_alloc(n + 1, 1, name);
+    if (!copy) return ST_E_NOMEM;
+    memcpy(copy, s, n);
+    *out_p = copy;
+    return ST_OK;
+}
+
+static enum status read_fixed(const struct h5 *f, const char *name, const struct set *s, size_t n, char **out)
+{
+    size_t width = H5Tget_size(s->type);
+    char *raw = mem_alloc(n, width, name);
+    enum status st = raw ? ST_OK : ST_E_NOMEM;
+    if (raw && H5Dread(s->id, s->type, H5S_ALL, H5S_ALL, H5P_DEFAULT, raw) < 0)
+        st = FAIL(f, name, "cannot read strings");
+    for (size_t i = 0; i < n && st == ST_OK; i++)
+        st = copy_fixed(f, name, i, raw + i * width, width, H5Tget_strpad(s->type), &out[i]);
+    mem_free(raw);
+    return st;
+}
+
+int h5_is_text(const struct h5 *f, const char *name)
+{
+    struct set s;
+    if (!h5_exists(f, name) || set_open(f, name, &s) != ST_OK) return 0;
+    int text = H5Tget_class(s.type) == H5T_STRING;
+    set_close(&s);
+    return text;
+}
+
 enum status h5_read_str(const struct h5 *f, const char *name, char ***s_p, size_t *n_p)
 {
     struct set s;
     TRY(set_open(f, name, &s));
     enum status st = ST_OK;
-    char **raw = NULL, **out = NULL;
     size_t n = s.rank == 1 ? (size_t)s.dim[0] : 0;
-    hid_t t = -1;
-    if (s.rank != 1 || H5Tis_variable_str(s.type) <= 0) {
-        st = ERR(ST_E_FORMAT, "%s: %s is not a list of variable-length strings", f->path, name);
-        goto out;
-    }
-    t = h5_string_type(H5T_VARIABLE, H5Tget_cset(s.type));
-    raw = mem_alloc(n, sizeof *raw, name);
-    out = mem_alloc(n, sizeof *out, name);
-    if (!raw || !out) {
+    char **out = NULL;
+    if (s.rank != 1 || H5Tget_class(s.type) != H5T_STRING)
+        st = ERR(ST_E_FORMAT, "%s: %s is not a list of strings", f->path, name);
+    else if (!(out = mem_alloc(n, sizeof *out, name)))
         st = ST_E_NOMEM;
-    } else if (n > 0 && (t < 0 || H5Dread(s.id, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, raw) < 0)) {
-        st = FAIL(f, name, "cannot read strings");
-    } else {
-        for (size_t i = 0; i < n && st == ST_OK; i++)
-            if (!(out[i] = mem_strdup(raw[i] ? raw[i] : ""))) st = ST_E_NOMEM;
-        if (n > 0) H5Dvlen_reclaim(t, s.space, H5P_DEFAULT, raw);
-    }
-out:
-    h5_drop(t);
-    mem_free(raw);
+    else if (n > 0)
+        st = H5Tis_variable_str(s.type) > 0 ? read_variable(f, name, &s, n, out) : read_fixed(f, name, &s, n, out);
     set_close(&s);
     if (st == ST_OK) {
         *s_p = out;

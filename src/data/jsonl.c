@@ -1,190 +1,126 @@
 #include "data/jsonl.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
-#include "base/buf.h"
-#include "base/hash.h"
-#include "base/log.h"
-#include "data/gsm8k.h"
 #include "data/utf8.h"
 
-enum { WARN_AT_MOST = 10 };
+enum { WHERE_BYTES = 4200 };
+#define BOM "\xef\xbb\xbf"
 
-static enum status read_file(const char *path, char **p_p, size_t *n_p)
+/* files that are something else, by their first bytes */
+static const struct {
+    const char *magic;
+    size_t n;
+    const char *what;
+} other[] = {
+    {"PAR1", 4, "Parquet; write JSON lines from it, e.g. pandas: df.to_json(FILE, orient=\"records\", lines=True)"},
+    {"\xff\xfe", 2, "UTF-16; convert it: iconv -f UTF-16 -t UTF-8"},
+    {"\xfe\xff", 2, "UTF-16; convert it: iconv -f UTF-16 -t UTF-8"},
+    {"\x28\xb5\x2f\xfd", 4, "compressed with zstd; decompress it first"},
+    {"\xfd" "7zXZ", 5, "compressed with xz; decompress it first"},
+    {"BZh", 3, "compressed with bzip2; decompress it first"},
+    {"PK\x03\x04", 4, "a zip archive; extract the question file first"},
+    {"\x1f\x8b", 2, "compressed with gzip twice; decompress it first"},
+    {"\x89HDF\r\n\x1a\n", 8, "HDF5; name it with --h5, uncompressed"},
+};
+
+static enum status check_kind(const char *path, const char *p, size_t n)
 {
-    FILE *f = fopen(path, "rb");
-    if (!f) return ERR(ST_E_FILE, "%s: cannot open: %s", path, strerror(errno));
-    struct stat sb;
-    enum status st = ST_OK;
-    char *p = NULL;
-    size_t n = 0;
-    if (fstat(fileno(f), &sb) != 0 || !S_ISREG(sb.st_mode)) {
-        st = ERR(ST_E_FILE, "%s: not a regular file", path);
-    } else {
-        n = (size_t)sb.st_size;
-        p = mem_alloc(n + 1, 1, path);
-        if (!p)
-            st = ST_E_NOMEM;
-        else if (fread(p, 1, n, f) != n)
-            st = ERR(ST_E_FILE, "%s: cannot read %zu bytes", path, n);
-    }
-    fclose(f);
-    if (st != ST_OK) {
-        mem_free(p);
-        return st;
-    }
-    *p_p = p;
-    *n_p = n;
+    for (size_t i = 0; i < sizeof other / sizeof other[0]; i++)
+        if (n >= other[i].n && memcmp(p, other[i].magic, other[i].n) == 0)
+            return ERR(ST_E_FORMAT, "%s: no JSON lines but %s", path, other[i].what);
     return ST_OK;
 }
 
-/* a non-empty text member of the line's object; *s_p points into o */
-static enum status member(const char *path, int64_t line, const json_t *o, const char *key, const char **s_p)
+/* "question", "answer", ...: the first keys of an object, to show what was found instead */
+static const char *keys_of(const json_t *o, char *buf, size_t n)
+{
+    const char *key;
+    const json_t *v;
+    size_t at = 0;
+    buf[0] = 0;
+    json_object_foreach((json_t *)(uintptr_t)o, key, v) {
+        size_t len = strlen(key);
+        if (at + len + 6 > n) break;
+        at += (size_t)snprintf(buf + at, n - at, "%s\"%s\"", at ? ", " : "", key);
+    }
+    return buf[0] ? buf : "nothing";
+}
+
+/* a text member of the line's object; *s_p points into o */
+static enum status member(const char *where, const json_t *o, const char *key, const char **s_p)
 {
     const json_t *v = json_object_get(o, key);
-    if (!v) return ERR(ST_E_FORMAT, "%s:%lld: no key \"%s\"", path, (long long)line, key);
-    if (!json_is_string(v)) return ERR(ST_E_FORMAT, "%s:%lld: \"%s\" is not text", path, (long long)line, key);
+    if (!v)
+        return ERR(ST_E_FORMAT, "%s: no key \"%s\"; the line has %s; questions need \"question\" and \"answer\"", where,
+                   key, keys_of(o, (char[200]){0}, 200));
+    if (!json_is_string(v)) return ERR(ST_E_FORMAT, "%s: \"%s\" is not text", where, key);
     const char *s = json_string_value(v);
     if (strlen(s) != json_string_length(v))
-        return ERR(ST_E_FORMAT, "%s:%lld: \"%s\" contains a zero character (\\u0000), which text cannot; remove it",
-                   path, (long long)line, key);
-    if (s[strspn(s, " \t\r\n")] == 0) return ERR(ST_E_FORMAT, "%s:%lld: \"%s\" is empty", path, (long long)line, key);
+        return ERR(ST_E_FORMAT, "%s: \"%s\" contains a zero character (\\u0000), which text cannot; remove it", where,
+                   key);
     *s_p = s;
     return ST_OK;
 }
 
-static enum status parse_line(const char *path, int64_t line, const char *s, size_t n, struct jsonl_row *row)
+/* the id of a row as text, NULL when there is none that could name it; number: [24] room for one */
+static const char *id_of(const json_t *o, char *number)
 {
-    size_t bad = utf8_bad_at(s, n);
-    if (bad != n) return ERR(ST_E_FORMAT, "%s:%lld: not UTF-8 at byte %zu", path, (long long)line, bad);
+    const json_t *v = json_object_get(o, "id");
+    if (json_is_string(v)) return json_string_length(v) && json_string_value(v)[0] ? json_string_value(v) : NULL;
+    if (!json_is_integer(v)) return NULL;
+    snprintf(number, 24, "%lld", (long long)json_integer_value(v));
+    return number;
+}
+
+static enum status check_text(const char *where, const char *s, size_t n)
+{
+    size_t bad = utf8_bad_at(s, n), column = 1;
+    if (bad == n) return ST_OK;
+    for (size_t i = 0; i < bad; i++) column += ((unsigned char)s[i] & 0xc0) != 0x80;
+    return ERR(ST_E_FORMAT, "%s:%zu: not UTF-8: byte 0x%02x; convert the file, e.g. iconv -f WINDOWS-1252 -t UTF-8",
+               where, column, (unsigned char)s[bad]);
+}
+
+static enum status parse_line(const char *path, int64_t line, const char *s, size_t n, struct questions *q)
+{
+    char where[WHERE_BYTES], number[24];
     json_error_t e;
+    snprintf(where, sizeof where, "%s:%lld", path, (long long)line);
+    TRY(check_text(where, s, n));
+    if (line == 1 && s[0] == '[')
+        return ERR(ST_E_FORMAT, "%s: a JSON array; one object a line is read, e.g. from jq -c '.[]' FILE", where);
     json_t *o = json_loadb(s, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
     if (!o)
-        return ERR(ST_E_FORMAT, "%s:%lld: not a JSON object: %s (byte %d)", path, (long long)line, e.text, e.position);
+        return ERR(ST_E_FORMAT, "%s:%d: not a JSON object: %s", where, e.column > 0 ? e.column : 1, e.text);
+    struct question row = {.row = (int64_t)q->n, .line = line};
+    const char *text = NULL, *answer = NULL;
     enum status st = ST_OK;
-    const char *q = NULL, *a = NULL;
-    char *truth = NULL;
-    if (!json_is_object(o)) st = ERR(ST_E_FORMAT, "%s:%lld: JSON, but not an object", path, (long long)line);
-    if (st == ST_OK) st = member(path, line, o, "question", &q);
-    if (st == ST_OK) st = member(path, line, o, "answer", &a);
-    if (st == ST_OK) st = gsm8k_extract(GSM8K_OPENAI, a, strlen(a), &truth);
-    if (st == ST_OK && strcmp(truth, GSM8K_INVALID) == 0)
-        st = ERR(ST_E_FORMAT, "%s:%lld: \"answer\" has no final '#### N', so it cannot be graded", path,
-                 (long long)line);
+    if (!json_is_object(o)) st = ERR(ST_E_FORMAT, "%s: JSON, but not an object", where);
+    if (st == ST_OK) st = member(where, o, "question", &text);
+    if (st == ST_OK) st = member(where, o, "answer", &answer);
     if (st == ST_OK) {
-        row->question = mem_strdup(q);
-        row->answer = mem_strdup(a);
-        if (!row->question || !row->answer) st = ST_E_NOMEM;
+        row.question = (char *)(uintptr_t)text; /* copied by questions_add */
+        row.answer = (char *)(uintptr_t)answer;
+        row.id = (char *)(uintptr_t)id_of(o, number);
+        st = questions_add(q, where, &row);
     }
-    mem_free(truth);
     json_decref(o);
     return st;
 }
 
-struct seen {
-    uint64_t hash;
-    size_t row;
-};
-
-static int by_hash(const void *a, const void *b)
+enum status jsonl_parse(const char *path, const char *text, size_t n, int64_t limit, struct questions *q)
 {
-    const struct seen *x = a, *y = b;
-    if (x->hash != y->hash) return x->hash < y->hash ? -1 : 1;
-    return x->row < y->row ? -1 : x->row > y->row;
-}
-
-static enum status warn_duplicates(const char *path, struct jsonl *j)
-{
-    struct seen *v = mem_alloc(j->n, sizeof *v, "question hashes");
-    if (!v) return ST_E_NOMEM;
-    for (size_t i = 0; i < j->n; i++)
-        v[i] = (struct seen){hash64(j->row[i].question, strlen(j->row[i].question), 0), i};
-    qsort(v, j->n, sizeof *v, by_hash);
-    for (size_t i = 1; i < j->n; i++)
-        for (size_t k = i; k-- > 0 && v[k].hash == v[i].hash;) { /* the nearest earlier row with this text */
-            const struct jsonl_row *a = &j->row[v[k].row], *b = &j->row[v[i].row];
-            if (strcmp(a->question, b->question) != 0) continue;
-            if (j->duplicates++ < WARN_AT_MOST)
-                log_warn("%s: rows %lld and %lld (lines %lld and %lld) are the same question", path,
-                         (long long)a->row, (long long)b->row, (long long)a->line, (long long)b->line);
-            break;
-        }
-    if (j->duplicates > WARN_AT_MOST)
-        log_warn("%s: %lld repeated questions in all, the first %d are named", path, (long long)j->duplicates,
-                 WARN_AT_MOST);
-    mem_free(v);
-    return ST_OK;
-}
-
-static enum status push(struct jsonl *j, size_t *room, const struct jsonl_row *row)
-{
-    if (j->n == *room) {
-        size_t more = *room ? *room * 2 : 256;
-        struct jsonl_row *p = mem_grow(j->row, j->n, more, sizeof *p, "question rows");
-        if (!p) return ST_E_NOMEM;
-        j->row = p;
-        *room = more;
-    }
-    j->row[j->n++] = *row;
-    return ST_OK;
-}
-
-static enum status parse_all(const char *path, const char *p, size_t n, int64_t limit, struct jsonl *j)
-{
-    size_t at = n >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0 ? 3 : 0, room = 0;
-    if (n >= 2 && memcmp(p, "\x1f\x8b", 2) == 0)
-        return ERR(ST_E_FORMAT, "%s: compressed (gzip); decompress it first", path);
-    for (int64_t line = 1; at < n && (limit <= 0 || (int64_t)j->n < limit); line++) {
-        const char *eol = memchr(p + at, '\n', n - at);
-        size_t end = eol ? (size_t)(eol - p) : n, len = end - at;
-        while (len > 0 && strchr("\r \t", p[at + len - 1]) && p[at + len - 1]) len--;
-        if (len > 0) {
-            struct jsonl_row row = {NULL, NULL, (int64_t)j->n, line};
-            enum status st = parse_line(path, line, p + at, len, &row);
-            if (st == ST_OK) st = push(j, &room, &row);
-            if (st != ST_OK) {
-                mem_free(row.question);
-                mem_free(row.answer);
-                return st;
-            }
-        }
+    TRY(check_kind(path, text, n));
+    for (size_t at = 0, line = 1; at < n && (limit <= 0 || (int64_t)q->n < limit); line++) {
+        const char *eol = memchr(text + at, '\n', n - at);
+        size_t end = eol ? (size_t)(eol - text) : n, len = end - at;
+        if (len >= 3 && memcmp(text + at, BOM, 3) == 0) at += 3, len -= 3;
+        while (len > 0 && strchr("\r \t", text[at + len - 1]) && text[at + len - 1]) len--;
+        if (len > 0) TRY(parse_line(path, (int64_t)line, text + at, len, q));
         at = end + 1;
     }
-    return j->n ? ST_OK : ERR(ST_E_FORMAT, "%s: no rows", path);
-}
-
-enum status jsonl_read(const char *path, int64_t limit, struct jsonl *j_p)
-{
-    struct jsonl j = {NULL, 0, 0, {0}};
-    char *p = NULL;
-    size_t n = 0;
-    TRY(read_file(path, &p, &n));
-    struct sha256 sha;
-    sha256_init(&sha);
-    sha256_add(&sha, p, n);
-    sha256_hex(&sha, j.sha256);
-    enum status st = parse_all(path, p, n, limit, &j);
-    mem_free(p);
-    if (st == ST_OK) st = warn_duplicates(path, &j);
-    if (st == ST_OK)
-        *j_p = j;
-    else
-        jsonl_free(&j);
-    return st;
-}
-
-void jsonl_free(struct jsonl *j)
-{
-    if (!j) return;
-    for (size_t i = 0; i < j->n; i++) {
-        mem_free(j->row[i].question);
-        mem_free(j->row[i].answer);
-    }
-    mem_free(j->row);
-    memset(j, 0, sizeof *j);
+    return q->n ? ST_OK : ERR(ST_E_FORMAT, "%s: no rows", path);
 }

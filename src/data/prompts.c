@@ -64,6 +64,8 @@ static enum status write_meta(struct h5 *f, const struct prompts_meta *m, size_t
     TRY(h5_set_int(f, "/", "schema_version", PROMPTS_SCHEMA));
     TRY(h5_set_int(f, "/", "rows", (int64_t)n));
     TRY(h5_set_int(f, "/", "shots", m->shots));
+    TRY(h5_set_int(f, "/", "shots_leaked", m->shots_leaked));
+    TRY(h5_set_str(f, "/", "format", m->format ? m->format : "openai"));
     for (int i = 0; i < N_TEXT; i++) {
         const char *s = *text_of(m, i);
         TRY(h5_set_str(f, "/", text_field[i].name, s ? s : ""));
@@ -101,8 +103,7 @@ static enum status write_rows(struct h5 *f, const struct prompts_row *row, size_
     return ST_OK;
 }
 
-/* 1: HDF5 with our schema */
-static int is_ours(const char *path)
+int prompts_is(const char *path)
 {
     struct h5 *f;
     char *schema = NULL;
@@ -118,7 +119,7 @@ enum status prompts_claim(const char *path, int overwrite)
 {
     struct stat sb;
     if (stat(path, &sb) != 0) return h5_check_folder(path);
-    if (!S_ISREG(sb.st_mode) || !is_ours(path))
+    if (!S_ISREG(sb.st_mode) || !prompts_is(path))
         return ERR(ST_E_FILE, "%s: exists and holds no prompts; --force replaces nothing else: name another file",
                    path);
     if (!overwrite) return ERR(ST_E_FILE, "%s: exists; replace it with --force, or name another file", path);
@@ -142,6 +143,19 @@ enum status prompts_write(const char *path, int overwrite, const struct prompts_
 
 /* ---- reading -------------------------------------------------------------------------------------- */
 
+/* attributes that older files lack */
+static enum status read_later_meta(const struct h5 *f, struct prompts_meta *m)
+{
+    char *format = NULL;
+    if (h5_has_attr(f, "/", "shots_leaked")) TRY(h5_get_int(f, "/", "shots_leaked", &m->shots_leaked));
+    if (h5_has_attr(f, "/", "format"))
+        TRY(h5_get_str(f, "/", "format", &format));
+    else if (!(format = mem_strdup("openai")))
+        return ST_E_NOMEM;
+    m->format = format;
+    return ST_OK;
+}
+
 static enum status read_meta(const struct h5 *f, struct prompts *p)
 {
     char *schema = NULL;
@@ -162,6 +176,7 @@ static enum status read_meta(const struct h5 *f, struct prompts *p)
         TRY(h5_get_str(f, "/", text_field[i].name, &s));
         *text_of(&p->meta, i) = s;
     }
+    TRY(read_later_meta(f, &p->meta));
     if (rows < 1) return ERR(ST_E_FORMAT, "%s: rows is %lld", p->path, (long long)rows);
     p->n = (size_t)rows;
     return ST_OK;
@@ -245,6 +260,7 @@ void prompts_close(struct prompts *p)
 {
     if (!p) return;
     for (int i = 0; i < N_TEXT; i++) mem_free((void *)(uintptr_t)*text_of(&p->meta, i));
+    mem_free((void *)(uintptr_t)p->meta.format);
     h5_free_str(p->question, p->n_question);
     h5_free_str(p->gold, p->n_gold);
     h5_free_str(p->sha, p->n_sha);

@@ -6,7 +6,8 @@
  *   /row/source_row                int64, record number in the source file, from 0
  *   /row/sha256                    UTF-8, 64 hex digits: SHA-256 of question, one zero byte, gold
  * Root attributes: schema "pdflash-prompts", schema_version, rows, template, thinking, shots, shots_source,
- * tokenizer_hash, source, source_sha256. The reader recomputes every row's SHA-256 and checks shapes,
+ * shots_leaked, format, tokenizer_hash, source, source_sha256 (files without format and shots_leaked are older than
+ * these; they read as "openai" and 0). The reader recomputes every row's SHA-256 and checks shapes,
  * offsets and ids; whatever does not fit is refused by name. Written as one atomic file. Local. */
 #ifndef PDFLASH_DATA_PROMPTS_H
 #define PDFLASH_DATA_PROMPTS_H
@@ -17,15 +18,18 @@
 #include "base/err.h"
 
 enum { PROMPTS_SCHEMA = 1 };
+#define PROMPTS_RAW "raw" /* template of prompts that are plain text, without any chat markup */
 
 struct prompts_meta {
-    const char *template_name;  /* chat_template_name(), e.g. "k3-xtml/1" */
+    const char *template_name;  /* chat_template_name(), e.g. "k3-xtml/1", or PROMPTS_RAW */
     const char *thinking;       /* "off", "low", "high", "max" */
     int64_t shots;              /* worked examples before each question */
     const char *shots_source;   /* file name of the shots, "" when shots is 0 */
     const char *tokenizer_hash; /* hex text, as the caller forms it */
     const char *source;         /* file name of the questions (last path component) */
     const char *source_sha256;  /* of the whole file, 64 hex digits */
+    const char *format;         /* wording of the examples: "openai", "lm-eval", "sglang"; NULL counts as "openai" */
+    int64_t shots_leaked;       /* rows whose question is one of the worked examples: graded with the answer in sight */
 };
 struct prompts_row {
     const char *question, *gold; /* UTF-8 */
@@ -36,6 +40,8 @@ struct prompts_row {
 };
 struct prompts; /* opaque: a file read into memory */
 
+/* prompts_is - 1: path is an HDF5 file that says it holds prompts. */
+int prompts_is(const char *path);
 /* prompts_claim - whether prompts_write may write path: it is absent, or overwrite is set and it holds prompts (no
  * other file is ever replaced), and its directory can be written. ST_E_FILE. */
 enum status prompts_claim(const char *path, int overwrite);
@@ -53,7 +59,8 @@ size_t prompts_count(const struct prompts *p);
 /* prompts_row - the i-th row, i < count; views that live until prompts_close. */
 const struct prompts_row *prompts_row(const struct prompts *p, size_t i);
 int64_t prompts_tokens_max(const struct prompts *p); /* longest row, tokens */
-/* prompts_hash - hash64 over ids, lengths, source rows and meta: identity of the work for config hashes. */
+/* prompts_hash - hash64 over ids, lengths, source rows and meta (but not format and shots_leaked, which the ids imply):
+ * identity of the work for config hashes. */
 uint64_t prompts_hash(const struct prompts *p);
 /* prompts_match - refuse (ST_E_CONFIG, naming field, found and wanted value) a file made for something else:
  * every non-NULL field of want is compared (shots only if want->shots >= 0), and every id must be < vocab

@@ -43,14 +43,18 @@ static void share(const struct page *p, const char *rule, const char *of, int64_
 static void leak(const struct page *p)
 {
     const struct report *r = p->file[p->at].report;
-    char a[32], b[512], c[512];
+    char a[32], b[512], c[512], d[32];
+    const char *leaked = report_attr(r, "shots_leaked", d, sizeof d); /* "" in results of older prompts */
     const char *shots = report_attr(r, "shots", a, sizeof a), *from = report_attr(r, "shots_source", b, sizeof b),
                *source = report_attr(r, "source", c, sizeof c);
     if (!shots[0] || strcmp(shots, "0") == 0) return;
     fputs("<p class=\"warn\">", p->f);
     page_printf(p->f, "Prompts carry %s worked examples from %s", shots,
                 from[0] ? from : "a file that is not recorded");
-    if (strcmp(from, source) == 0)
+    if (leaked[0] && strcmp(leaked, "0") != 0)
+        page_printf(p->f, "; %s of the questions are among them, graded with their answers in sight. Good for comparing "
+                    "deployments, not a leak-free accuracy", leaked);
+    else if (!leaked[0] && strcmp(from, source) == 0)
         fputs(", the graded file itself: those questions are graded with their answers in sight. Good for comparing "
               "deployments, not a leak-free accuracy", p->f);
     fputs(".</p>\n", p->f);

@@ -1,5 +1,6 @@
 /* report_text - the summary and the grading list for a person. */
 #include <math.h>
+#include <string.h>
 
 #include "base/buf.h"
 #include "data/report.h"
@@ -227,10 +228,21 @@ static void list_disagreements(const struct report *p, FILE *out)
     }
 }
 
+/* as the prompts file says: its questions that are examples in every prompt */
+static void leak(const struct report *p, FILE *out)
+{
+    char a[32], b[32];
+    const char *leaked = report_attr(p, "shots_leaked", a, sizeof a), *shots = report_attr(p, "shots", b, sizeof b);
+    if (!leaked[0] || strcmp(leaked, "0") == 0) return;
+    fprintf(out, "caveat: %s of the questions are among the %s worked examples of every prompt, graded with their answers in "
+                 "sight\n", leaked, shots);
+}
+
 void report_grade(const struct report *p, FILE *out)
 {
     head(p, out);
     rates(p, out);
+    leak(p, out);
     list_rows(p, out, RESULT_LENGTH, "truncated: cut by the output limit");
     list_rows(p, out, RESULT_FAILED, "failed");
     list_rows(p, out, RESULT_ABORTED, "aborted");

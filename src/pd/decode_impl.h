@@ -50,7 +50,8 @@ struct decoder {
     int n_todo;
     uint64_t seen;             /* leader: fingerprint of the words at the last look */
     int64_t turns;             /* begun; the same number on all decode ranks in the same turn */
-    int64_t tokens;
+    int64_t tokens;            /* output of requests that ended */
+    double prefill_work_s;     /* leader: of all stages together, as of the last prompt that arrived */
     double order_wait_s;       /* in collectives of share_orders: no part of any phase */
     int finished;
     /* buffers of collectives outlive a function that gives up on them */

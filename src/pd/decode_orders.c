@@ -103,6 +103,7 @@ static enum status take_state(struct decoder *p, const struct order *o, struct a
     a->f.has_transfer = 1;
     a->f.first_chunk_s = aux.first_chunk_s;
     a->f.prefill_done_s = aux.prefill_done_s;
+    if (aux.prefill_work_s > p->prefill_work_s) p->prefill_work_s = aux.prefill_work_s;
     a->f.transfer_start_s = a->f.transfer.first_s;
     a->f.transfer_done_s = a->f.transfer.done_s;
     *first_p = aux.first_token;

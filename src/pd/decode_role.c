@@ -67,6 +67,7 @@ static enum status look_at_slots(struct decoder *p)
 static void report(void *ctx)
 {
     struct decoder *p = ctx;
+    log_status("");
     if (p->sched) scheduler_table(p->sched);
     if (p->transfer) transfer_table(p->transfer);
 }
@@ -139,6 +140,24 @@ static enum status round_of_all(struct decoder *p, int *n_p)
     return st;
 }
 
+/* seconds of computing, without waiting for others in collectives */
+static double work_so_far(const struct decoder *p)
+{
+    const struct rank_stats *st = p->st;
+    return st->prefill_s + st->draft_s + st->verify_s + st->commit_s - (coll_seconds(p->e.coll) - p->order_wait_s);
+}
+
+static void tell_progress(const struct decoder *p, int running)
+{
+    struct run_progress now = {.decoding = running, .tokens = p->tokens, .now_s = world_now(p->w)};
+    if (!p->leader || !p->sink->progress) return;
+    for (int i = 0; i < p->n_active; i++)
+        if (p->active[i].running) now.tokens += p->active[i].q.n_out;
+    now.prefill_work_s = p->w->topo.single ? p->st->prefill_s : p->prefill_work_s / p->w->topo.prefill.pp;
+    now.decode_work_s = work_so_far(p) - p->st->prefill_s; /* its own prefill is that of single mode */
+    p->sink->progress(p->sink->ctx, &now);
+}
+
 /* A slow transfer that still moves is no hang: words progress piece by piece long before the last. */
 static int words_moved(struct decoder *p)
 {
@@ -165,8 +184,7 @@ static enum status turn(struct decoder *p, struct waiter *wait)
     TRY(finish_ended(p)); /* a first token may already end a request */
     TRY(round_of_all(p, &running));
     TRY(finish_ended(p));
-    if (p->leader && p->sink->progress)
-        p->sink->progress(p->sink->ctx, p->finished, running, p->tokens, world_now(p->w));
+    tell_progress(p, running);
     int moved = p->leader && words_moved(p);
     if (n || running || moved) {
         wait_reset(wait);
@@ -280,8 +298,7 @@ static void fill_stats(struct decoder *p)
 {
     struct rank_stats *st = p->st;
     engine_stats(&p->e, p->w, st);
-    st->compute_s = st->prefill_s + st->draft_s + st->verify_s + st->commit_s -
-                    (coll_seconds(p->e.coll) - p->order_wait_s);
+    st->compute_s = work_so_far(p);
     st->order_hash = p->log.hash;
     if (p->transfer) {
         st->window_bytes = transfer_window_bytes(p->transfer);

@@ -17,6 +17,7 @@ struct job { /* what one staging slot's request is doing on this rank */
     int failed;  /* this rank gave it up: it computes on, so that its neighbours stay in step, but sends nothing */
     int aborted; /* by order */
     double first_chunk_s;
+    double before_work_s; /* seconds the stages before this one were at work so far */
 };
 
 struct prefiller {
@@ -71,6 +72,12 @@ static void send_logits(void *ctx, int pos, const float *row, int vocab)
     p->r->logits(p->r->logits_ctx, p->logits_request, pos, row, vocab);
 }
 
+/* computing, without waiting for others in sums */
+static double work_so_far(const struct prefiller *p)
+{
+    return p->st->prefill_s - coll_seconds(p->e.coll);
+}
+
 static enum status send_state(struct prefiller *p, const struct order *o, struct job *j, int32_t first_token)
 {
     int page = p->r->transfer.plan.page, idle;
@@ -86,7 +93,8 @@ static enum status send_state(struct prefiller *p, const struct order *o, struct
                                  .state_position = o->pos0 + o->n,
                                  .draft_rows = p->r->d ? o->pos0 + o->n : 0,
                                  .first_chunk_s = j->first_chunk_s,
-                                 .prefill_done_s = world_now(p->w)};
+                                 .prefill_done_s = world_now(p->w),
+                                 .prefill_work_s = j->before_work_s + work_so_far(p)};
         TRY(transfer_final(p->transfer, o->slot, p->e.stage.last ? &aux : NULL));
     }
     /* issue now, settle while the next chunk computes or when there is nothing else to do */
@@ -123,6 +131,7 @@ static enum status chunk(struct prefiller *p, const struct order *o)
         TRY(stage_receive(p->link, o, f, &h, push_idle, p));
         spans_add(p->r->spans, SPAN_RECEIVE, o->request, since, world_now(p->w));
         j->first_chunk_s = h.first_chunk_s;
+        j->before_work_s = h.work_s;
     }
     if (p->r->inject.fail_stage == p->w->role.stage && p->r->inject.fail_request == o->request && !j->failed) {
         (void)ERR(ST_E_FAULT, "request %d: injected failure of stage %d", o->request, p->w->role.stage);
@@ -141,7 +150,7 @@ static enum status chunk(struct prefiller *p, const struct order *o)
     p->st->prefill_s += end - t;
     p->st->chunks++;
     spans_add(p->r->spans, SPAN_PREFILL, o->request, t, end);
-    TRY(stage_send(p->link, o, f, o->n, j->first_chunk_s));
+    TRY(stage_send(p->link, o, f, o->n, j->first_chunk_s, j->before_work_s + work_so_far(p)));
     return send_state(p, o, j, first_token);
 }
 
@@ -269,7 +278,7 @@ static void fill_stats(struct prefiller *p)
     st->stage_bytes = sc.bytes;
     st->stage_messages = sc.messages;
     st->wait_s += sc.wait_s;
-    st->compute_s = st->prefill_s - coll_seconds(p->e.coll);
+    st->compute_s = work_so_far(p);
     st->order_hash = p->log.hash;
 }
 

@@ -59,11 +59,17 @@ struct run_finished { /* one request, on the leader */
     int has_transfer;
     struct transfer_request transfer;   /* summed over the decode ranks (seconds: largest) */
 };
+struct run_progress { /* so far, on the leader: its own figures, and what came with finished prompts */
+    int decoding;       /* requests in the batch */
+    int64_t tokens;     /* output tokens, those of unfinished requests included */
+    double now_s;       /* world_now */
+    double prefill_work_s, decode_work_s; /* seconds of computing, mean of the stages and own; prefill lags a little */
+};
 struct run_sink {
     void *ctx;
     enum status (*finished)(void *ctx, const struct run_finished *f);
-    /* called now and then with counts so far */
-    void (*progress)(void *ctx, int finished, int decoding, int64_t tokens, double now_s);
+    /* called in every turn: must be cheap. NULL: not wanted */
+    void (*progress)(void *ctx, const struct run_progress *p);
 };
 
 struct rank_stats { /* one per rank, gathered at the end; plain numbers */

@@ -169,7 +169,8 @@ enum status stage_receive(struct stage_link *l, const struct order *o, struct fl
     return ST_OK;
 }
 
-enum status stage_send(struct stage_link *l, const struct order *o, struct flow *f, int rows, double first_chunk_s)
+enum status stage_send(struct stage_link *l, const struct order *o, struct flow *f, int rows, double first_chunk_s,
+                       double work_s)
 {
     if (l->stage == l->n_stages - 1) return ST_OK;
     struct lane *a = lane_of(l, f);
@@ -177,7 +178,8 @@ enum status stage_send(struct stage_link *l, const struct order *o, struct flow 
     float *part[3 + MAX_BANK];
     int tag[3 + MAX_BANK], to = l->stage + 1;
     int64_t values = (int64_t)rows * l->hidden;
-    a->head = (struct stage_header){o->seq, o->request, o->pos0, rows, f->n_bank, l->hidden, f->taps, first_chunk_s};
+    a->head = (struct stage_header){o->seq, o->request, o->pos0, rows, f->n_bank, l->hidden, f->taps, first_chunk_s,
+                                    work_s};
     TRY(mpi_check(MPI_Isend(&a->head, sizeof a->head, MPI_BYTE, to, TAG_HEADER, l->pp, &a->req[0]), "MPI_Isend"));
     int n = parts(l, f, f->n_bank, f->taps != 0, part, tag);
     for (int i = 0; i < n; i++) {

@@ -21,6 +21,7 @@ struct stage_header {
     int32_t request, pos0, rows, n_bank, hidden;
     uint32_t taps;       /* what the accumulator holds, as in struct flow; 0: it does not cross */
     double first_chunk_s; /* run time at which stage 0 began the request */
+    double work_s;       /* seconds this stage and those before it were at work so far */
 };
 
 struct stage_counts { uint64_t messages, bytes; double wait_s; };
@@ -34,7 +35,8 @@ enum status stage_flow(struct stage_link *l, struct flow **f_p, enum status (*id
 enum status stage_receive(struct stage_link *l, const struct order *o, struct flow *f, struct stage_header *h_p,
                           enum status (*idle)(void *), void *ctx);
 /* stage_send - start sending f (from stage_flow) to the next stage; returns at once. */
-enum status stage_send(struct stage_link *l, const struct order *o, struct flow *f, int rows, double first_chunk_s);
+enum status stage_send(struct stage_link *l, const struct order *o, struct flow *f, int rows, double first_chunk_s,
+                       double work_s);
 /* stage_drain - wait for all sends. */
 enum status stage_drain(struct stage_link *l);
 struct stage_counts stage_counts(const struct stage_link *l);

@@ -43,7 +43,8 @@ struct layout_aux { /* 64 bytes, written by the last prefill stage */
     int32_t reserved;
     double first_chunk_s;    /* seconds since run start: stage 0 began the first chunk */
     double prefill_done_s;   /* last stage sampled the first token */
-    int64_t pad[2];
+    double prefill_work_s;   /* seconds all stages together were at work so far, as known with this request */
+    int64_t pad;
 };
 
 struct layout_spec {
