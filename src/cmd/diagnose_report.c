@@ -79,18 +79,18 @@ static void print_divergence(const struct diagnose_result *r, FILE *f)
 
 static void print_state(const struct diagnose_result *r, FILE *f)
 {
-    fprintf(f, "\nstate after each commit against recomputation in FP32 (%d checks; tolerance %g of the largest value; the "
-               "recomputation itself, piecewise against whole: %.2g)\n"
-               "  part         worst     first difference\n", r->n_checks, r->tolerance, r->scratch_error);
+    fprintf(f, "\nstate after each commit against recomputation of prompt and accepted tokens (%d checks; differences over the largest "
+               "value; above %g they count; one whole prefill against pieces: %.2g)\n"
+               "  part        same caches  FP32 caches  first difference\n", r->n_checks, r->tolerance, r->scratch_error);
     for (int c = 0; c < PART_N; c++) {
-        double worst = 0;
+        double worst = 0, worst32 = 0;
         int first = -1;
         for (int i = 0; i < r->n_checks; i++) {
-            const struct diagnose_diff *d = &r->check[i].state[c];
-            if (d->error > worst) worst = d->error;
-            if (first < 0 && !(d->error <= r->tolerance)) first = i;
+            worst = fmax(worst, r->check[i].state[c].error);
+            worst32 = fmax(worst32, r->check[i].fp32[c].error);
+            if (first < 0 && !(r->check[i].state[c].error <= r->tolerance)) first = i;
         }
-        fprintf(f, "  %-10s  %8.2g   ", diagnose_part_name[c], worst);
+        fprintf(f, "  %-10s  %11.2g  %11.2g  ", diagnose_part_name[c], worst, worst32);
         if (first < 0) fprintf(f, "none\n");
         else if (r->check[first].round < 0) fprintf(f, "prompt %d, after prefill, layer %d\n", r->check[first].prompt, r->check[first].state[c].layer);
         else fprintf(f, "prompt %d, round %d, layer %d\n", r->check[first].prompt, r->check[first].round, r->check[first].state[c].layer);
@@ -211,7 +211,7 @@ static enum status write_rounds(struct h5 *f, const struct diagnose_result *r)
     return st;
 }
 
-struct state_row { int32_t prompt, round, position; char part[16]; int32_t layer, first_position; double error, replay_error; };
+struct state_row { int32_t prompt, round, position; char part[16]; int32_t layer, first_position; double error, fp32_error, replay_error; };
 
 static enum status write_state(struct h5 *f, const struct diagnose_result *r)
 {
@@ -219,7 +219,7 @@ static enum status write_state(struct h5 *f, const struct diagnose_result *r)
         FIELD(state_row, prompt, H5_KIND_I32), FIELD(state_row, round, H5_KIND_I32), FIELD(state_row, position, H5_KIND_I32),
         {"part", H5_KIND_STR, offsetof(struct state_row, part), sizeof((struct state_row *)0)->part},
         FIELD(state_row, layer, H5_KIND_I32), FIELD(state_row, first_position, H5_KIND_I32),
-        FIELD(state_row, error, H5_KIND_F64), FIELD(state_row, replay_error, H5_KIND_F64)};
+        FIELD(state_row, error, H5_KIND_F64), FIELD(state_row, fp32_error, H5_KIND_F64), FIELD(state_row, replay_error, H5_KIND_F64)};
     static const struct h5_table table = TABLE(state_row, field);
     TRY(h5_make_rows(f, "/diagnose/state", &table, 256));
     for (int i = 0; i < r->n_checks; i++) {
@@ -229,7 +229,7 @@ static enum status write_state(struct h5 *f, const struct diagnose_result *r)
         for (int c = 0; c < PART_N; c++) {
             const struct diagnose_diff *d = &x->state[c];
             row[c] = (struct state_row){.prompt = x->prompt, .round = x->round, .position = x->pos, .layer = d->layer,
-                                        .first_position = d->pos, .error = d->error,
+                                        .first_position = d->pos, .error = d->error, .fp32_error = x->fp32[c].error,
                                         .replay_error = c <= PART_CONV && x->round >= 0 ? x->replay[c].error : NAN};
             snprintf(row[c].part, sizeof row[c].part, "%s", diagnose_part_name[c]);
         }

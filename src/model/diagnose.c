@@ -36,12 +36,15 @@ static enum status open_model(struct diagnose *g)
     if (g->p.hooks.opened) g->p.hooks.opened(g->p.hooks.ctx, g->d);
     TRY(g->o->prepare(g->o, g->rows));
     TRY(open_pool(g, g->p.kv, 3, &g->work));
-    TRY(open_pool(g, KV_FP32, 2, &g->ref));
+    TRY(open_pool(g, g->p.kv, 2, &g->ref));
+    if (g->p.kv != KV_FP32) TRY(open_pool(g, KV_FP32, 1, &g->ref32));
     TRY(flow_open(g->o, g->p.c, g->rows, &g->f));
     g->stage = (struct prefill_stage){.t = g->t, .d = g->d, .s = &g->work, .first = 1, .last = 1, .vocab = g->p.c->vocab};
     prefill_stage_taps(&g->stage, g->p.c, g->p.d, 1, 0);
     g->ref_stage = g->stage;
     g->ref_stage.s = &g->ref;
+    g->ref32_stage = g->stage;
+    g->ref32_stage.s = &g->ref32;
     return g->o->mem_new(g->o, &g->kept, (size_t)g->rows * (size_t)g->p.c->hidden * 4, "captures");
 }
 
@@ -61,9 +64,9 @@ static void want_layers(struct diagnose *g)
 
 static enum status new_arrays(struct diagnose *g)
 {
-    size_t item = 1;
+    size_t item = 1; /* bytes of the largest item as floats */
     for (int i = 0; i < g->ref.layout.n; i++)
-        if ((size_t)g->ref.layout.entry[i].item_bytes > item) item = (size_t)g->ref.layout.entry[i].item_bytes;
+        if (2 * (size_t)g->ref.layout.entry[i].item_bytes > item) item = 2 * (size_t)g->ref.layout.entry[i].item_bytes;
     size_t anchors = (size_t)(g->p.anchors + g->p.n_prompts * g->p.max_new);
     g->raw = mem_alloc(item, 1, "a state item");
     g->a = mem_alloc(item, 1, "state values");
@@ -122,6 +125,7 @@ void diagnose_close(struct diagnose *g)
     g->o->mem_free(g->o, &g->kept);
     state_close(&g->work);
     state_close(&g->ref);
+    state_close(&g->ref32);
     draft_close(g->d);
     target_close(g->t);
     for (int i = 0; g->known && i < g->p.n_prompts; i++) {

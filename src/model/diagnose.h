@@ -2,8 +2,9 @@
  *
  * One rank, one process. For every prompt: plain decoding gives the true continuation and the target's logits on it; the
  * engine under test (prefill_chunk and spec_round, as a run uses them) decodes the same prompt; after every commit its
- * state is compared with that of a second pool, FP32, which only ever runs forward over the accepted tokens, and with the
- * snapshot of the state before the round run forward. Then each hypothesis (captures one layer off, the other stream,
+ * state is compared with that of pools which only ever run forward over the accepted tokens (one that rounds its caches
+ * as the engine does, so any difference counts, and one in FP32), and with the snapshot of the state before the round run
+ * forward. Then each hypothesis (captures one layer off, the other stream,
  * slots off by one, another mask row, RoPE base, order of the fc columns, window, YaRN amplitude) drafts from the same
  * anchors on the true path, and acceptance says which of them this draft was trained for. A finding is what a
  * measurement says; nothing here knows of the faults that tests plant (diagnose_plant.h).
@@ -29,7 +30,7 @@ struct diagnose_spec { /* pointers stay the caller's */
     const struct config *c;
     const struct draft_config *d;
     const struct safetensors *ckpt, *draft_ckpt;
-    enum kv_dtype kv;         /* of the engine under test; the reference is FP32 */
+    enum kv_dtype kv;         /* of the engine under test */
     int page, chunk;          /* tokens */
     int max_new;              /* most tokens decoded of a prompt */
     int anchors;              /* positions that hypotheses are tried at, over all prompts */
@@ -64,7 +65,8 @@ struct diagnose_diff {
 };
 struct diagnose_check {       /* the state after prefill (round -1) or after a round's commit */
     int prompt, round, pos;   /* pos: committed positions */
-    struct diagnose_diff state[PART_N]; /* engine against recomputation */
+    struct diagnose_diff state[PART_N]; /* engine against recomputation with caches of its type */
+    struct diagnose_diff fp32[PART_N];  /* against recomputation in FP32: what the rounding of the caches amounts to */
     struct diagnose_diff replay[2];     /* KDA, CONV: commit by replay against the snapshot run forward; round -1: 0 */
 };
 

@@ -182,6 +182,8 @@ static enum status find_trial(struct diagnose *g)
     for (int i = 1; i < r->n_trials; i++)
         if (is_better(&r->trial[i]) && (!best || r->trial[i].nll < best->nll)) best = &r->trial[i];
     if (!best) return ST_OK;
+    for (int i = 0; i < r->n_findings && best->kind == TRIAL_WINDOW; i++)
+        if (strcmp(r->finding[i].fault, trial_fault(best)) == 0) return ST_OK; /* its reach was measured */
     TRY(diagnose_walk(g, best));
     TRY(equals_of(g, best, same, sizeof same));
     name_setting(g, best, now, sizeof now);

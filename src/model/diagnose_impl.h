@@ -21,9 +21,10 @@ struct diagnose {
     struct ops *o;
     struct target *t;
     struct draft *d;
-    struct state work, ref;   /* the engine's pool and copies of it; the reference, FP32 */
+    struct state work;        /* the engine's pool and copies of it */
+    struct state ref, ref32;  /* recomputation: caches of the engine's type; FP32, unless the engine's are */
     struct flow f;
-    struct prefill_stage stage, ref_stage;
+    struct prefill_stage stage, ref_stage, ref32_stage;
     int rows;                 /* of the largest batch */
     int block, n_draft;       /* verify rows, drafts */
     int max_tokens;           /* a request holds */

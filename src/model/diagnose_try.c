@@ -52,9 +52,11 @@ static enum status read_slots(struct diagnose *g, const struct draft_seq *seq, i
 /* -ln p of a token under a row of logits */
 static double surprise(const float *row, int n, int32_t token)
 {
-    double most = row[0], sum = 0;
+    float most = row[0];
+    double sum = 0;
     for (int i = 1; i < n; i++) most = row[i] > most ? row[i] : most;
-    for (int i = 0; i < n; i++) sum += exp((double)row[i] - most);
+    for (int i = 0; i < n; i++)
+        if (row[i] - most > -25) sum += expf(row[i] - most); /* the rest is below the rounding of the sum */
     return most + log(sum) - row[token];
 }
 
@@ -300,22 +302,59 @@ static enum status add_swaps(struct diagnose *g)
     return ST_OK;
 }
 
-/* Special tokens are many: each is tried at a few anchors, and the best few at all. A mask row of the draft's own makes
- * mask_token_id meaningless. */
-static enum status try_masks(struct diagnose *g)
+enum { MASK_BEST = 3, MASK_FEW = 3 }; /* mask rows that go on; anchors, slots of the work pool, that choose them */
+
+/* the mean surprise of mask row `mask` at the few anchors of seq */
+static enum status try_mask(struct diagnose *g, const struct draft_seq *seq, int few, struct diagnose_trial *x)
 {
-    enum { BEST = 3, FEW = 8 };
-    struct diagnose_trial best[BEST];
-    int n_best = 0, few = g->n_anchors < FEW ? g->n_anchors : FEW;
-    for (int i = 0; i < g->p.n_mask && !g->d->mask_row.p; i++) {
+    struct held held;
+    double slots = 0;
+    change(g, x, &held);
+    diagnose_phase(g, DIAGNOSE_ROUND);
+    enum status st = draft_block(g->d, g->t, &g->work, seq, few, g->block, g->ids, NULL);
+    diagnose_phase(g, DIAGNOSE_OUTSIDE);
+    change_back(g, &held);
+    TRY(st);
+    score(g, 0, few, 1, &slots);
+    x->nll = 0;
+    for (int i = 0; i < few; i++) x->nll += g->nll[i] / few;
+    return ST_OK;
+}
+
+/* Special tokens are many: each is tried at a few anchors, and the best go on. The context does not depend on them. */
+static enum status choose_masks(struct diagnose *g, struct diagnose_trial *best, int *n_best_p)
+{
+    struct draft_seq seq[MASK_FEW];
+    int few = g->n_anchors < MASK_FEW ? g->n_anchors : MASK_FEW, n_best = 0;
+    for (int i = 0; i < few; i++) { /* from the middles of as many parts of the list; they become its first */
+        struct anchor a = g->anchor[i] = g->anchor[(2 * i + 1) * g->n_anchors / (2 * few)];
+        const struct known *k = &g->known[a.prompt];
+        seq[i] = (struct draft_seq){0, k->n_prompt + a.at, k->id[k->n_prompt + a.at]};
+        TRY(state_admit(&g->work, g->max_tokens, &seq[i].slot));
+        TRY(diagnose_context(g, &g->r.trial[0], a.prompt, seq[i].pos, seq[i].slot));
+    }
+    for (int i = 0; i < g->p.n_mask; i++) {
         struct diagnose_trial x = {.kind = TRIAL_MASK, .mask = g->p.mask[i]};
         if (x.mask == g->d->c.mask_id || x.mask < 0 || x.mask >= g->p.c->vocab) continue;
-        TRY(diagnose_measure(g, &x, few));
-        if (n_best == BEST && x.nll >= best[BEST - 1].nll) continue;
-        int at = n_best < BEST ? n_best++ : BEST - 1;
+        TRY(try_mask(g, seq, few, &x));
+        if (n_best == MASK_BEST && x.nll >= best[MASK_BEST - 1].nll) continue;
+        int at = n_best < MASK_BEST ? n_best++ : MASK_BEST - 1;
         for (; at > 0 && x.nll < best[at - 1].nll; at--) best[at] = best[at - 1];
         best[at] = x;
     }
+    for (int i = 0; i < few; i++) TRY(state_release(&g->work, seq[i].slot));
+    set_anchors(g, 0);
+    *n_best_p = n_best;
+    return ST_OK;
+}
+
+/* a mask row of the draft's own makes mask_token_id meaningless */
+static enum status try_masks(struct diagnose *g)
+{
+    struct diagnose_trial best[MASK_BEST];
+    int n_best = 0;
+    if (g->d->mask_row.p) return ST_OK;
+    TRY(choose_masks(g, best, &n_best));
     for (int i = 0; i < n_best; i++) {
         struct diagnose_trial *x = add(g, TRIAL_MASK, "mask token %d", best[i].mask);
         if (!x) return ST_E_NOMEM;
