@@ -29,20 +29,19 @@ static void change_back(struct diagnose *g, const struct held *held)
     memcpy(g->d->inv, held->inv, sizeof held->inv);
 }
 
-/* The drafts read some slots later: the head once more over other rows of the block stream that draft_block left. A row
- * of no slot repeats the nearest. */
+/* The drafts read some slots later: the head once more over other rows of the block stream that draft_block left. The rows
+ * move down by one first, so that one in front of the first exists; a row of no slot is one of a neighbour. */
 static enum status read_slots(struct diagnose *g, const struct draft_seq *seq, int n_seq, int shift)
 {
     struct draft *d = g->d;
-    int n = g->n_draft, first = draft_first_slot(&d->c), width = n + first, h = d->c.hidden, turn = !first;
+    int n = g->n_draft, first = draft_first_slot(&d->c), width = n + first, turn = !first;
+    int64_t h = d->c.hidden;
     float *x = draft_f32(&d->x), *y = draft_f32(&d->part);
+    for (int64_t r = (int64_t)n_seq * width - 1; r >= 0; r--) d->o->copy(d->o, x + (r + 1) * h, x + r * h, (size_t)h * 4);
     for (int i = 0; i < n_seq; i++)
-        for (int j = 0; j < n; j++) {
-            int slot = first + j + shift;
-            slot = slot < 0 ? 0 : slot >= width ? width - 1 : slot;
-            d->o->rmsnorm(d->o, x + ((int64_t)i * width + slot) * h, h, draft_f32(&d->final_norm), d->c.norm_eps, 1, h,
-                          y + (int64_t)(turn ? j * n_seq + i : i * n + j) * h, h);
-        }
+        for (int j = 0; j < n; j++)
+            d->o->rmsnorm(d->o, x + (1 + (int64_t)i * width + first + j + shift) * h, h, draft_f32(&d->final_norm),
+                          d->c.norm_eps, 1, (int)h, y + (int64_t)(turn ? j * n_seq + i : i * n + j) * h, h);
     TRY(target_head(g->t, y, n_seq * n));
     return turn ? draft_markov(d, g->t, seq, n_seq, n, y, g->ids) : target_argmax_rows(g->t, g->ids);
 }
