@@ -210,7 +210,7 @@ START_TEST(unknown_words_and_missing_options_are_usage)
     static const char *const path[] = {"model", "prompts", "out", "jsonl", "draft", "journal"};
     struct options o;
     int n, help, choices = 0;
-    for (unsigned cmd = CMD_PROMPTS; cmd <= CMD_REBUILD; cmd <<= 1)
+    for (unsigned cmd = CMD_PROMPTS; cmd <= CMD_DIAGNOSE; cmd <<= 1)
         for (const struct opt_row *r = options_table; r->name; r++) {
             char word[64], value[] = "no-such-word", *argv[16] = {word, value};
             int argc = 0;

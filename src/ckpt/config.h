@@ -93,7 +93,7 @@ enum status config_load(const char *dir, struct config *c_p);
 /* draft_config_load - read DIR/config.json of a draft and check it against the target (hidden, vocab,
  * n_layers, taps within range and distinct, mask id inside the vocabulary and not a BPE rank the
  * tokenizer can produce is NOT checked here). Members that published drafts keep at the top or in dflash_config are
- * taken from either. A DIR with mask_embedding.pt is refused: its row must be a tensor of the safetensors.
+ * taken from either. target NULL: nothing is compared with a target. A DIR with mask_embedding.pt is refused: its row must be a tensor of the safetensors.
  * Returns ST_OK, ST_E_FILE, ST_E_CONFIG. Local. */
 enum status draft_config_load(const char *dir, const struct config *target, struct draft_config *d_p);
 

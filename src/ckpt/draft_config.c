@@ -209,15 +209,18 @@ static enum status read_taps(const char *file, const json_t *root, struct draft_
     return ST_OK;
 }
 
+/* target NULL: what the draft says of itself only */
 static enum status check(const char *file, const struct config *target, const struct draft_config *d)
 {
+    struct config own = {.hidden = d->hidden, .vocab = d->vocab, .n_layers = d->n_target_layers};
+    if (!target) own.vocab = d->vocab > d->mask_id ? d->vocab : d->mask_id + 1, target = &own;
     const struct {
         int bad;
         const char *what, *rule;
         int a, b;
     } rule[] = {
         {d->hidden != target->hidden, "hidden_size", "must equal the target's hidden_size", d->hidden, target->hidden},
-        {d->vocab != target->vocab, "vocab_size", "must equal the target's vocab_size", d->vocab, target->vocab},
+        {target != &own && d->vocab != target->vocab, "vocab_size", "must equal the target's vocab_size", d->vocab, target->vocab},
         {d->n_target_layers != target->n_layers, "num_target_layers", "must equal the target's num_hidden_layers",
          d->n_target_layers, target->n_layers},
         {d->q_heads % d->kv_heads != 0, "num_attention_heads", "must be a multiple of num_key_value_heads", d->q_heads,

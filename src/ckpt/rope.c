@@ -69,6 +69,7 @@ static enum status read_yarn(struct field_place at, const json_t *obj, struct ra
         return ERR(ST_E_CONFIG, "%s: %sbeta_fast: %g is below beta_slow (%g)", at.file, at.prefix, w->r.beta_fast,
                    w->r.beta_slow);
     int ratio = w->mscale != 0 && w->mscale_all_dim != 0;
+    w->r.explicit_factor = !isnan(w->attention_factor);
     w->r.amplitude = !isnan(w->attention_factor) ? w->attention_factor
                      : ratio ? magnitude(w->r.factor, w->mscale) / magnitude(w->r.factor, w->mscale_all_dim)
                              : magnitude(w->r.factor, 1);

@@ -22,6 +22,7 @@ struct rope {
     double beta_fast, beta_slow; /* rotations over `original` between which frequencies are blended */
     int truncate;               /* blend borders are whole pair numbers */
     double amplitude;           /* 1 without YaRN */
+    int explicit_factor;        /* 1: attention_factor stands in the file, so the amplitude is beyond doubt */
 };
 
 /* rope_read - the members of root, the whole config.json (file: its path, for messages). ST_E_CONFIG. */

@@ -8,7 +8,7 @@
 
 enum command {
     CMD_PROMPTS = 1, CMD_PLAN = 2, CMD_RUN = 4, CMD_SHOW = 8, CMD_GRADE = 16, CMD_BENCH_TRANSFER = 32, CMD_MERGE = 64,
-    CMD_REBUILD = 128
+    CMD_REBUILD = 128, CMD_DIAGNOSE = 256
 };
 enum { BENCH_REPS_MAX = 200 };
 
@@ -46,6 +46,9 @@ struct options {
     int top_k, seed, draft_sampling;
     int resume, force_new, force, debug;
     struct opt_list inject;
+    /* diagnose */
+    int anchors;
+    const char *plant;
 };
 
 extern const struct opt_row options_table[];
@@ -92,5 +95,6 @@ enum status cmd_grade(int argc, char **argv);
 enum status cmd_merge(int argc, char **argv);
 enum status cmd_rebuild(int argc, char **argv);
 enum status cmd_bench(int argc, char **argv);
+enum status cmd_diagnose(int argc, char **argv);
 
 #endif
