@@ -33,6 +33,7 @@ one() { # name, command...
     if [ $rc = 0 ]; then
         passed=$((passed + 1))
         echo "$name: ${line:-ok} ($((SECONDS - t0)) s)"
+        grep -E '^skip' "$TEST_TMP/log" | sed 's/^/    /'
     else
         failed=$((failed + 1))
         bad="$bad $name"

@@ -50,6 +50,11 @@ static enum status make_win(struct transfer *t, struct window *w, int64_t bytes,
                 "MPI_Win_create of %s, %lld bytes: this MPI's one-sided component cannot take memory it did not allocate; "
                 "use %s or --transport sendrecv",
                 name, (long long)bytes, t->opt.plan.share.n > 0 ? "no --dedupe" : "--window allocate");
+        if (class == MPI_ERR_WIN && t->w->node_size < t->w->size) /* Debian's Open MPI over Ethernet, for one */
+            return ERR(ST_E_CONFIG,
+                       "MPI_Win_allocate of %s, %lld bytes: this MPI has no one-sided component for the network between the "
+                       "hosts; allow another (mpirun --mca osc ^ucx, or --mca osc ucx), or use --transport sendrecv",
+                       name, (long long)bytes);
         return mpi_check(rc, t->opt.plan.share.n > 0 ? "MPI_Win_create (use no --dedupe, or --transport sendrecv)"
                              : created(t) ? "MPI_Win_create (use --window allocate or --transport sendrecv)"
                                           : "MPI_Win_allocate (use --window create or --transport sendrecv)");
