@@ -76,7 +76,8 @@ static int make(const char *out, const struct cases *c)
         row[i].source_row = i;
     }
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)tokenizer_hash(t));
-    struct prompts_meta m = {chat_template_name(), "off", 0, "", hash, "decode_traces.h5", sha};
+    struct prompts_meta m = {.template_name = chat_template_name(), .thinking = "off", .shots_source = "", .tokenizer_hash = hash,
+                             .source = "decode_traces.h5", .source_sha256 = sha};
     enum status st = prompts_write(out, 1, &m, row, (size_t)c->n);
     for (int i = 0; i < c->n; i++) mem_free((void *)(uintptr_t)row[i].id);
     h5_close(f);

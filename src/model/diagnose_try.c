@@ -43,7 +43,7 @@ static enum status read_slots(struct diagnose *g, const struct draft_seq *seq, i
             d->o->rmsnorm(d->o, x + (1 + (int64_t)i * width + first + j + shift) * h, h, draft_f32(&d->final_norm),
                           d->c.norm_eps, 1, (int)h, y + (int64_t)(turn ? j * n_seq + i : i * n + j) * h, h);
     TRY(target_head(g->t, y, n_seq * n));
-    return turn ? draft_markov(d, g->t, seq, n_seq, n, y, g->ids) : target_argmax_rows(g->t, g->ids);
+    return turn ? draft_markov(d, g->t, seq, NULL, n_seq, n, y, g->ids) : target_argmax_rows(g->t, g->ids);
 }
 
 /* ---- scores ---------------------------------------------------------------------------------------- */
