@@ -105,14 +105,15 @@ START_TEST(text_is_what_could_be_typed)
 }
 END_TEST
 
-/* the product's own table: names unique, a default that parses, help for everything */
+/* the product's own table: for each command a name once, a default that parses, help for everything */
 START_TEST(the_table_of_the_program_is_sound)
 {
     struct options o;
     for (const struct opt_row *r = options_table; r->name; r++) {
         ck_assert_int_gt(strlen(r->help), 5);
         ck_assert_uint_ne(r->commands, 0);
-        for (const struct opt_row *q = r + 1; q->name; q++) ck_assert_str_ne(r->name, q->name);
+        for (const struct opt_row *q = r + 1; q->name; q++)
+            ck_assert_msg(strcmp(r->name, q->name) != 0 || !(r->commands & q->commands), "--%s twice for one command", r->name);
     }
     static char w[][16] = {"--model", "m", "--prompts", "p", "--out", "o", "--draft", "d"};
     char *argv[8];
@@ -121,6 +122,7 @@ START_TEST(the_table_of_the_program_is_sound)
     for (int i = 0; i < 8; i++) argv[i] = w[i];
     ck_assert_int_eq(options_parse(CMD_RUN, 8, argv, &o, NULL, 0, &n, &help), ST_OK);
     ck_assert_int_eq(o.concurrency, 8);
+    ck_assert_int_eq(o.limit, 0); /* not what other commands take */
     ck_assert_int_eq(o.max_new, 512);
     ck_assert_int_eq(o.chunk, 8192);
     ck_assert_int_eq(o.page, 64);

@@ -79,9 +79,10 @@ static enum status store(const struct opt_row *r, const char *text, void *base)
     return ERR(ST_E_INTERNAL, "--%s: unknown kind %d", r->name, (int)r->kind);
 }
 
-static enum status set_defaults(const struct opt_row *row, void *base)
+static enum status set_defaults(const struct opt_row *row, unsigned commands, void *base)
 {
     for (; row->name; row++) {
+        if (!(row->commands & commands)) continue;
         if (row->def) {
             TRY(store(row, row->def, base));
             continue;
@@ -184,7 +185,8 @@ enum status opt_parse(const struct opt_row *row, unsigned command, int argc, cha
     int n_pos = 0, n_rows = 0;
     while (row[n_rows].name) n_rows++;
     if (n_rows > ROWS_MAX) return ERR(ST_E_INTERNAL, "%d options; the parser knows %d", n_rows, ROWS_MAX);
-    TRY(set_defaults(row, base));
+    TRY(set_defaults(row, ~command, base)); /* of rows for other commands first: a name may have its own row here */
+    TRY(set_defaults(row, command, base));
     for (int i = 0; i < argc;) {
         if (strncmp(argv[i], "--", 2) != 0) {
             if (n_pos == max_pos) return ERR(ST_E_USAGE, "'%s': unexpected word", argv[i]);

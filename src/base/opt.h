@@ -31,7 +31,7 @@ struct opt_row {
     const char *arg;     /* name of the value in help */
     const char *choices; /* OPT_CHOICE: comma-separated */
     double min, max;     /* OPT_INT, OPT_DOUBLE */
-    unsigned commands;   /* bit mask of subcommands that take it */
+    unsigned commands;   /* bit mask of subcommands that take it; a name has one row for each of them at most */
     int required;
     const char *help;
 };
