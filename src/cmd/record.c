@@ -134,7 +134,7 @@ static enum status open_results(const struct options *o, const struct setup *s, 
             d[i].value = fact[i];
             continue;
         }
-        while (strcmp(r->name, d[i].name + 2) != 0) r++;
+        while (!(r->commands & CMD_RUN) || strcmp(r->name, d[i].name + 2) != 0) r++;
         d[i].value = opt_text(r, o, value[i], sizeof value[i]);
     }
     struct results_setup setup = {f->config_hash, n, s->block, d, RECORD_IDENTITY};
