@@ -27,7 +27,8 @@ START_TEST(lines_say_what_is_known)
         {{.rows = 64, .decoding = 8, .seconds = 30, UNKNOWN}, NAN, "0 of 64 rows, 8 decoding, 30 s"},
         {{.rows = 64, .decoding = 8, .tokens = 600, .seconds = 30, .prefill_work_s = 15, .decode_work_s = 7.5}, NAN,
          "0 of 64 rows, 8 decoding, 20 tokens/s, 30 s; at work: prefill 50 %, decode 25 %"},
-        {{.rows = 64, .ended = 16, .decoding = 8, .tokens = 16000, .rounds = 100, .accepted = 450, .seconds = 80, UNKNOWN,},
+        {{.rows = 64, .ended = 16, .decoding = 8, .tokens = 16000, .rounds = 100, .accepted = 450, .seconds = 80,
+          UNKNOWN},
          240, "16 of 64 rows, 8 decoding, 12 rows/min, 200 tokens/s, accept length 5.50, 80 s, 4 min left"},
         /* earlier attempts: no part of the rate, none of what is left */
         {{.rows = 64, .before = 60, .seconds = 5, UNKNOWN}, NAN, "60 of 64 rows (60 before), 0 decoding, 5 s"},
@@ -52,15 +53,16 @@ START_TEST(lines_say_what_is_known)
         {{.rows = 100000, .ended = 1, .seconds = 3600, UNKNOWN}, 3600.0 * 99999,
          "1 of 100000 rows, 0 decoding, 0.0167 rows/min, 60 min, 99999 h 00 min left"},
         {{.rows = 2147483647, .before = 1, .ended = 1, .tokens = INT64_MAX, .seconds = 1e-9, UNKNOWN}, 2.147483645,
-         "2 of 2147483647 rows (1 before), 0 decoding, 6e+10 rows/min, 9223372036854775834759200768 tokens/s, 0 s, 2 s left"},
+         "tokens/s, 0 s, 2 s left"}, /* digits past the 17th are nobody's business */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char line[400];
         double left = progress_left(&cases[i].s);
-        ck_assert_msg(isnan(cases[i].left) ? isnan(left) : fabs(left - cases[i].left) < 1e-6, "case %zu: %g left", i, left);
+        int as_wanted = isnan(cases[i].left) ? isnan(left) : fabs(left - cases[i].left) < 1e-6;
+        ck_assert_msg(as_wanted, "case %zu: %g left", i, left);
         progress_text(&cases[i].s, line, sizeof line);
-        if (cases[i].s.tokens == INT64_MAX) { /* digits past the 17th are nobody's business */
-            ck_assert_ptr_nonnull(strstr(line, "tokens/s, 0 s, 2 s left"));
+        if (cases[i].s.tokens == INT64_MAX) {
+            ck_assert_ptr_nonnull(strstr(line, cases[i].want));
             continue;
         }
         ck_assert_msg(strcmp(line, cases[i].want) == 0, "case %zu: '%s'", i, line);
@@ -104,8 +106,9 @@ START_TEST(lines_are_due_in_time)
 {
     static const double second[] = {1000.0, 1000.4, 1000.9, 1001.0, 1001.1, 1001.9, 1002.0, 1002.01};
     static const double half[] = {5, 6, 20, 34.9, 35, 64, 65, 65.5};
-    static const double forward[] = {0, 10, 86410, 86411, 86441};     /* the clock is set to a day later: one line */
-    static const double backward[] = {1000, 1020, 20, 29.9, 30, 60.1}; /* a while earlier: time stands still, then goes on */
+    /* the clock is set to a day later: one line; to a while earlier: time stands still, then goes on */
+    static const double forward[] = {0, 10, 86410, 86411, 86441};
+    static const double backward[] = {1000, 1020, 20, 29.9, 30, 60.1};
     check_due(-1, 80, second, "00010010");
     check_due(-1, 0, half, "00001010");
     check_due(30, 80, half, "00001010");
@@ -240,8 +243,8 @@ START_TEST(the_table_splits_work_from_waiting)
         {.role = ROLE_PREFILL, .total_s = 10, .compute_s = 2, .transfer_s = 0},
         {.role = ROLE_DECODE, .total_s = 12, .compute_s = 9, .transfer_s = 0.5},
         {.role = ROLE_DECODE, .total_s = 12, .compute_s = 12.5, .transfer_s = 0}}; /* clocks disagree: never below 0 */
-    const struct progress_state s = {.rows = 64, .before = 10, .ended = 50, .failed = 3, .tokens = 12345, .rounds = 2000,
-                                     .accepted = 9000, UNKNOWN};
+    const struct progress_state s = {.rows = 64, .before = 10, .ended = 50, .failed = 3, .tokens = 12345,
+                                     .rounds = 2000, .accepted = 9000, UNKNOWN};
     table(&s, r, 4, out, sizeof out);
     ck_assert_str_eq(line_of(out, "      64", line, sizeof line),
                      "      64        10         47         3             4       12345        2000           5.50");

@@ -24,7 +24,8 @@ static const char *write_text(const char *name, const char *text, size_t n)
 /* ---- prompts.h5 ---- */
 
 static const struct prompts_meta meta = {"k3-xtml/1", "off", 2, "train.jsonl", "00aabb", "test.jsonl",
-                                         "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14", "lm-eval", 1};
+                                         "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
+                                         "lm-eval", 1};
 static const int32_t ids[] = {5, 1, 2, 3, 4095, 0, 7, 7};
 static const struct prompts_row rows[] = {
     {"Janet\xe2\x80\x99s ducks?", "16 - 3\n#### 18", 0, ids, 3, ""},
@@ -81,7 +82,8 @@ static enum status write_older(const char *path, const char *hex)
     TRY(h5_create(path, 1, &f));
     enum status st = h5_set_str(f, "/", "schema", "pdflash-prompts");
     static const char *const number[] = {"schema_version", "rows", "shots"};
-    static const char *const name[] = {"template", "thinking", "shots_source", "tokenizer_hash", "source", "source_sha256"};
+    static const char *const name[] = {"template",       "thinking", "shots_source",
+                                       "tokenizer_hash", "source",   "source_sha256"};
     static const char *const text[] = {"/text/question", "/text/gold", "/row/sha256"};
     const char *const value[] = {"x", "#### -1", hex};
     for (int i = 0; i < 3 && st == ST_OK; i++) st = h5_set_int(f, "/", number[i], 1);

@@ -93,8 +93,8 @@ static const struct form {
     {"blank lines", "\n" Q("a", "#### 1") "\n \t\r\n" Q("b", "#### 2") "\n\n\n", 0, 2, 0, 4, "b"},
     {"blanks around", "  " Q("a", "#### 1") "  \n", 0, 1, 0, 1, "a"},
     {"blanks within", " {\t\"question\" : \"a\" ,\t\"answer\":\"#### 1\"\t}\t\n", 0, 1, 0, 1, "a"},
-    {"further keys", "{\"n\": 7, \"question\": \"a\", \"answer\": \"#### 1\", \"x\": null, \"y\": \"\\u0000\"}\n", 0, 1, 0,
-     1, "a"},
+    {"further keys", "{\"n\": 7, \"question\": \"a\", \"answer\": \"#### 1\", \"x\": null, \"y\": \"\\u0000\"}\n",
+     0, 1, 0, 1, "a"},
     {"duplicates", Q("a", "#### 1") "\n" Q("b", "#### 2") "\n" Q("a", "#### 3") "\n" Q("a", "#### 3"), 0, 4, 2, 4, "a"},
     {"limit hides what follows", Q("a", "#### 1") "\n{bad", 1, 1, 0, 1, "a"},
     {"escapes", Q("\\u2212 tab\\t \\ud835\\udfcf", "#### 1"), 0, 1, 0, 1, "\xe2\x88\x92 tab\t \xf0\x9d\x9f\x8f"},
@@ -159,7 +159,8 @@ START_TEST(bad_lines_are_refused_with_their_place)
         {"[" Q("a", "#### 1") "]\n", ":1:", "jq -c '.[]'"},
         {"{\"question\": \"a\"}\n", ":1:", "no key \"answer\"; the line has \"question\"; questions need"},
         {"{\"answer\": \"#### 1\"}\n", ":1:", "\"question\""},
-        {"{\"prompt\": \"a\", \"messages\": []}\n", ":1:", "no key \"question\"; the line has \"prompt\", \"messages\";"},
+        {"{\"prompt\": \"a\", \"messages\": []}\n", ":1:",
+         "no key \"question\"; the line has \"prompt\", \"messages\";"},
         {"{}\n", ":1:", "the line has nothing"},
         {"{\"question\": 5, \"answer\": \"#### 1\"}\n", ":1:", "not text"},
         {Q(" \\n", "#### 1") "\n", ":1:", "empty"},
@@ -172,7 +173,8 @@ START_TEST(bad_lines_are_refused_with_their_place)
         {Q("a", "#### 1") "\n" Q("tab\there", "#### 1") "\n", ":2:", "not a JSON object: control character"},
         {Q("a", "#### 1") "\r\n" Q("half \\ud835", "#### 1"), ":2:", "not a JSON object"},
         {"{\"question\": \"\xff\", \"answer\": \"#### 1\"}\n", ":1:15:", "not UTF-8: byte 0xff"},
-        {"{\"question\": \"\xc3\xa9\xe4\xb8\xad\xf0\x9f\xa6\x86\xc3(\", \"answer\": \"#### 1\"}\n", ":1:18:", "byte 0xc3"},
+        {"{\"question\": \"\xc3\xa9\xe4\xb8\xad\xf0\x9f\xa6\x86\xc3(\", \"answer\": \"#### 1\"}\n",
+         ":1:18:", "byte 0xc3"},
         {BOM "{\"question\": \"\xc0\xaf\", \"answer\": \"#### 1\"}\n", ":1:15:", "byte 0xc0"},
         {Q("a", "#### 1") "\r\n" Q("Janet\x92s", "#### 1"), ":2:20:", "byte 0x92; convert the file, e.g. iconv"},
         {Q("a", "#### 1") "\n" Q("b", "#### 1\xe2\x82"), ":2:36:", "byte 0xe2"}, /* a character that is cut */
@@ -313,7 +315,8 @@ static const char *write_lists(const struct lists *l, const int64_t *number, int
 
 START_TEST(lists_of_hdf5_are_read)
 {
-    static const struct lists good = {{"a", "b\xe2\x80\x99s\t", "c"}, {"#### 1", "#### 2", "x\n#### 3"}, {"x", "", "z"}, 3, 3, 3};
+    static const struct lists good = {
+        {"a", "b\xe2\x80\x99s\t", "c"}, {"#### 1", "#### 2", "x\n#### 3"}, {"x", "", "z"}, 3, 3, 3};
     static const struct {
         struct lists l;
         const char *what;
@@ -431,11 +434,13 @@ START_TEST(wordings_are_those_of_the_originals)
         {FEWSHOT_OPENAI, 0, "Who?\n"},
         {FEWSHOT_OPENAI, 1, "1+1?\nIt is <<1+1=2>>2.\n#### 2\n\nWho?\n"},
         {FEWSHOT_LM_EVAL, 0, "Question: Who?\nAnswer:"},
-        {FEWSHOT_LM_EVAL, 2, "Question: 1+1?\nAnswer: It is <<1+1=2>>2.\n#### 2\n\nQuestion: 2 + 2 = ?\t\nAnswer: #### 4\n\n"
-                             "Question: Who?\nAnswer:"},
+        {FEWSHOT_LM_EVAL, 2,
+         "Question: 1+1?\nAnswer: It is <<1+1=2>>2.\n#### 2\n\nQuestion: 2 + 2 = ?\t\nAnswer: #### 4\n\n"
+         "Question: Who?\nAnswer:"},
         {FEWSHOT_SGLANG, 0, "Question: Who?\nAnswer:"},
-        {FEWSHOT_SGLANG, 2, "Question: 1+1?\nAnswer: It is <<1+1=2>>2.\n#### 2\n\nQuestion: 2 + 2 = ?\t\nAnswer: #### 4\n\n"
-                            "Question: Who?\nAnswer:"},
+        {FEWSHOT_SGLANG, 2,
+         "Question: 1+1?\nAnswer: It is <<1+1=2>>2.\n#### 2\n\nQuestion: 2 + 2 = ?\t\nAnswer: #### 4\n\n"
+         "Question: Who?\nAnswer:"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct questions shots = {.row = row, .n = cases[i].shots};

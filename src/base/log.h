@@ -21,8 +21,8 @@ void log_line(enum log_level level, const char *fmt, ...) __attribute__((format(
 
 /* On a terminal a status may stand below the lines. The cursor stays at its beginning, so the next line, of whichever
  * process, takes its place; log_terminal(1) makes lines of this one wipe what is left of it. log_status - draw text (at
- * most one row of the terminal) in place of the last, "": wipe it; nothing without log_terminal(1). Not part of the log: not
- * copied by log_to. */
+ * most one row of the terminal) in place of the last, "": wipe it; nothing without log_terminal(1). It is no part of
+ * the log: log_to does not copy it. */
 void log_terminal(int on);
 void log_status(const char *text);
 

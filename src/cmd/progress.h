@@ -3,7 +3,8 @@
  * On a terminal the line is redrawn in place, every second; elsewhere (a pipe, a Slurm log) it is an ordinary log line
  * every 30 seconds, so a short run prints none. Under mpirun standard error of a rank is a pipe: mpirun's own standard
  * error decides then. The figures are those the leader has anyway; nothing is communicated for them.
- * Text and arithmetic are pure functions. Seconds may be of a clock that steps: time never runs backwards here. Local. */
+ * Text and arithmetic are pure functions. Seconds may be of a clock that steps: time never runs backwards here.
+ * Local. */
 #ifndef PDFLASH_CMD_PROGRESS_H
 #define PDFLASH_CMD_PROGRESS_H
 
@@ -13,7 +14,7 @@
 
 struct progress_state {
     int rows, before;                    /* rows of the run; of them done by earlier attempts */
-    int ended, failed, decoding;         /* of this attempt: came to an end, failed or aborted among those; at work now */
+    int ended, failed, decoding;         /* of this attempt: at their end; of those failed or aborted; at work now */
     int64_t tokens;                      /* output tokens, of this attempt */
     int64_t rounds, accepted;            /* verify rounds of rows that ended by themselves, and the drafts accepted */
     double seconds;                      /* since the first request was taken */

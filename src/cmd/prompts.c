@@ -1,8 +1,8 @@
 /* prompts - questions (JSONL, gzip, HDF5) to prompts.h5: wording, K3 chat rendering and tokens, one row a question.
  *
- * --format openai puts each worked example in front as a user and an assistant turn, question and gold solution verbatim.
- * lm-eval and sglang put examples and question as one text into one user message, as those programs do with a chat model.
- * --raw makes the same text without chat template, to be continued. */
+ * --format openai puts each worked example in front as a user and an assistant turn, question and gold solution
+ * verbatim. lm-eval and sglang put examples and question as one text into one user message, as those programs do with
+ * a chat model. --raw makes the same text without chat template, to be continued. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -139,8 +139,8 @@ static enum status warn_leak(struct maker *m)
     mem_free(shared);
     TRY(st);
     if (m->leaked)
-        log_warn("%s: %zu questions are worked examples of all prompts (%s%s): their answers are given away; report the "
-                 "accuracy without them too, or take examples from elsewhere with --shots-from",
+        log_warn("%s: %zu questions are worked examples of all prompts (%s%s): their answers are given away; report "
+                 "the accuracy without them too, or take examples from elsewhere with --shots-from",
                  m->from, m->leaked, list, m->leaked > named ? ", ..." : "");
     return ST_OK;
 }
@@ -223,8 +223,8 @@ static enum status check_lengths(const struct maker *m)
             at += (size_t)snprintf(list + at, sizeof list - at, "%s%s: %lld tokens", n > 1 ? ", " : "",
                                    questions_place(&m->q.row[i], place, sizeof place), (long long)m->row[i].n_ids);
     if (!n) return ST_OK;
-    return ERR(ST_E_CONFIG, "%s: %zu of %zu prompts are longer than %s: %s%s; nothing is cut and nothing was written: take "
-               "those rows out, or allow more", m->from, n, m->q.n, limit, list, n > NAME_AT_MOST ? ", ..." : "");
+    return ERR(ST_E_CONFIG, "%s: %zu of %zu prompts are longer than %s: %s%s; nothing is cut and nothing was written: "
+               "take those rows out, or allow more", m->from, n, m->q.n, limit, list, n > NAME_AT_MOST ? ", ..." : "");
 }
 
 static enum status write_file(struct maker *m)
@@ -242,8 +242,9 @@ static enum status write_file(struct maker *m)
                                 .format = fewshot_name((enum fewshot_format)o->format),
                                 .shots_leaked = (int64_t)m->leaked};
     TRY(prompts_write(o->out, o->force, &meta, m->row, m->q.n));
-    log_info("%s: %zu prompts, %zu tokens, template %s, thinking %s, format %s, %d shots%s%s", o->out, m->q.n, m->flat.n,
-             meta.template_name, meta.thinking, meta.format, o->shots, o->shots ? " from " : "", m->shots_from);
+    log_info("%s: %zu prompts, %zu tokens, template %s, thinking %s, format %s, %d shots%s%s", o->out, m->q.n,
+             m->flat.n, meta.template_name, meta.thinking, meta.format, o->shots, o->shots ? " from " : "",
+             m->shots_from);
     return ST_OK;
 }
 

@@ -62,7 +62,8 @@ static enum status load_files(struct job *j)
     char hash[17];
     snprintf(hash, sizeof hash, "%016" PRIx64, tokenizer_hash(j->tok));
     int raw = strcmp(prompts_meta(j->prompts)->template_name, PROMPTS_RAW) == 0;
-    struct prompts_meta want = {.template_name = raw ? PROMPTS_RAW : chat_template_name(), .shots = -1, .tokenizer_hash = hash};
+    struct prompts_meta want = {
+        .template_name = raw ? PROMPTS_RAW : chat_template_name(), .shots = -1, .tokenizer_hash = hash};
     return prompts_match(j->prompts, &want, j->s.c.vocab);
 }
 

@@ -114,8 +114,8 @@ enum status h5_make_str(struct h5 *f, const char *name, int64_t chunk);
 int h5_is_text(const struct h5 *f, const char *name);
 /* h5_append_str - n more strings; s[i] must be valid UTF-8 (ST_E_FORMAT; see utf8_clean), NULL counts as "". */
 enum status h5_append_str(struct h5 *f, const char *name, size_t n, const char *const *s);
-/* h5_read_str - all strings of a list of strings, also one of fixed length (without its padding; ST_E_FORMAT when a zero
- * character is inside); release with h5_free_str. */
+/* h5_read_str - all strings of a list of strings, also one of fixed length (without its padding; ST_E_FORMAT when a
+ * zero character is inside); release with h5_free_str. */
 enum status h5_read_str(const struct h5 *f, const char *name, char ***s_p, size_t *n_p);
 void h5_free_str(char **s, size_t n);
 

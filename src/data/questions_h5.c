@@ -39,7 +39,8 @@ static enum status read_lists(const struct h5 *f, struct lists *l)
 {
     const char *path = h5_path(f);
     if (!h5_exists(f, "/question") || !h5_exists(f, "/answer"))
-        return ERR(ST_E_FORMAT, "%s: no prompts file, and no datasets /question and /answer; questions need both", path);
+        return ERR(ST_E_FORMAT, "%s: no prompts file, and no datasets /question and /answer; questions need both",
+                   path);
     TRY(h5_read_str(f, "/question", &l->question, &l->n_question));
     TRY(h5_read_str(f, "/answer", &l->answer, &l->n_answer));
     TRY(read_ids(f, l));

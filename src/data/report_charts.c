@@ -52,8 +52,8 @@ static void leak(const struct page *p)
     page_printf(p->f, "Prompts carry %s worked examples from %s", shots,
                 from[0] ? from : "a file that is not recorded");
     if (leaked[0] && strcmp(leaked, "0") != 0)
-        page_printf(p->f, "; %s of the questions are among them, graded with their answers in sight. Good for comparing "
-                    "deployments, not a leak-free accuracy", leaked);
+        page_printf(p->f, "; %s of the questions are among them, graded with their answers in sight. Good for "
+                    "comparing deployments, not a leak-free accuracy", leaked);
     else if (!leaked[0] && strcmp(from, source) == 0)
         fputs(", the graded file itself: those questions are graded with their answers in sight. Good for comparing "
               "deployments, not a leak-free accuracy", p->f);

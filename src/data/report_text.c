@@ -234,8 +234,8 @@ static void leak(const struct report *p, FILE *out)
     char a[32], b[32];
     const char *leaked = report_attr(p, "shots_leaked", a, sizeof a), *shots = report_attr(p, "shots", b, sizeof b);
     if (!leaked[0] || strcmp(leaked, "0") == 0) return;
-    fprintf(out, "caveat: %s of the questions are among the %s worked examples of every prompt, graded with their answers in "
-                 "sight\n", leaked, shots);
+    fprintf(out, "caveat: %s of the questions are among the %s worked examples of every prompt, graded with their "
+                 "answers in sight\n", leaked, shots);
 }
 
 void report_grade(const struct report *p, FILE *out)
