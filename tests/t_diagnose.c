@@ -1,5 +1,6 @@
-/* The diagnosis against engines whose state we know: a healthy one, and ones that this test changes at a moment, in a part and
- * by an amount of its own choosing (the faults with names are planted and found in tests/e2e/13_diagnose.sh). */
+/* The diagnosis against engines whose state we know: a healthy one, and ones that this test changes at a moment, in a
+ * part and by an amount of its own choosing (the faults with names are planted and found in tests/e2e/13_diagnose.sh).
+ */
 #include "suite.h"
 
 #include <math.h>
@@ -47,9 +48,18 @@ static void set_up(struct setup *s, const char *draft)
         s->prompt[i] = (struct diagnose_prompt){s->id[i], (int)n, i};
     }
     h5_close(f);
-    s->p = (struct diagnose_spec){.o = &s->o, .c = &s->c, .d = &s->d, .ckpt = s->ckpt, .draft_ckpt = s->draft_ckpt,
-                                  .kv = KV_FP32, .page = 16, .chunk = 50, .max_new = suite_some(MAX_NEW, 6),
-                                  .anchors = suite_some(12, 2), .n_prompts = 1, .prompt = s->prompt};
+    s->p = (struct diagnose_spec){.o = &s->o,
+                                  .c = &s->c,
+                                  .d = &s->d,
+                                  .ckpt = s->ckpt,
+                                  .draft_ckpt = s->draft_ckpt,
+                                  .kv = KV_FP32,
+                                  .page = 16,
+                                  .chunk = 50,
+                                  .max_new = suite_some(MAX_NEW, 6),
+                                  .anchors = suite_some(12, 2),
+                                  .n_prompts = 1,
+                                  .prompt = s->prompt};
 }
 
 static void tear_down(struct setup *s)
@@ -107,7 +117,8 @@ START_TEST(a_healthy_engine_has_no_fault)
     ck_assert_int_eq(r->n_checks, r->n_rounds + CASES); /* one after each prefill too */
     for (int i = 0; i < r->n_checks; i++)
         for (int c = 0; c < PART_N; c++) {
-            ck_assert_msg(r->check[i].state[c].error == 0, "check %d, %s: %g", i, diagnose_part_name[c], r->check[i].state[c].error);
+            ck_assert_msg(r->check[i].state[c].error == 0, "check %d, %s: %g", i, diagnose_part_name[c],
+                          r->check[i].state[c].error);
             ck_assert(s.p.kv == KV_FP32 ? r->check[i].fp32[c].error == 0 : r->check[i].fp32[c].error < 0.1);
             ck_assert(c > PART_CONV || r->check[i].replay[c].error == 0);
         }
@@ -199,15 +210,24 @@ END_TEST
 
 /* ---- settings that are not what the draft was trained with ------------------------------------------ */
 
-static void taps_late(struct draft_config *d) { for (int i = 0; i < d->n_taps; i++) d->tap[i]++; }
-static void narrow(struct draft_config *d) { d->window--; }
+static void taps_late(struct draft_config *d)
+{
+    for (int i = 0; i < d->n_taps; i++) d->tap[i]++;
+}
+static void narrow(struct draft_config *d)
+{
+    d->window--;
+}
 static void last_two(struct draft_config *d)
 {
     int held = d->tap[4]; /* the order of target_layer_ids is that of the column blocks */
     d->tap[4] = d->tap[5];
     d->tap[5] = held;
 }
-static void slow(struct draft_config *d) { d->rope_theta = d->rope.theta /= 10; }
+static void slow(struct draft_config *d)
+{
+    d->rope_theta = d->rope.theta /= 10;
+}
 
 static const struct wrong {
     void (*set)(struct draft_config *d);
@@ -242,12 +262,14 @@ START_TEST(a_wrong_setting_is_found_by_acceptance)
 }
 END_TEST
 
-/* The nano draft was trained with plain RoPE. YaRN whose ramp lies behind its pairs has the same angles, and only the amplitude
- * is another: 1.416 unless the file says otherwise. What a file says itself is not doubted. */
+/* The nano draft was trained with plain RoPE. YaRN whose ramp lies behind its pairs has the same angles, and only the
+ * amplitude is another: 1.416 unless the file says otherwise. What a file says itself is not doubted. */
 START_TEST(both_yarn_amplitudes_are_tried_when_in_doubt)
 {
-    const char *scaling = _i == 0 ? "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 64, \"original_max_position_embeddings\": 1000000000}}"
-                                  : "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 64, \"original_max_position_embeddings\": 1000000000, "
+    const char *scaling = _i == 0 ? "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 64, "
+                                    "\"original_max_position_embeddings\": 1000000000}}"
+                                  : "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 64, "
+                                    "\"original_max_position_embeddings\": 1000000000, "
                                     "\"attention_factor\": 1.41589}}";
     struct setup s;
     struct diagnose *g;
@@ -273,8 +295,8 @@ END_TEST
 
 START_TEST(plants_stay_apart)
 {
-    static const char *const file[] = {"diagnose.c", "diagnose.h", "diagnose_impl.h", "diagnose_live.c", "diagnose_state.c",
-                                       "diagnose_features.c", "diagnose_try.c", "diagnose_find.c"};
+    static const char *const file[] = {"diagnose.c",       "diagnose.h",          "diagnose_impl.h", "diagnose_live.c",
+                                       "diagnose_state.c", "diagnose_features.c", "diagnose_try.c",  "diagnose_find.c"};
     struct setup s;
     struct plant *p;
     set_up(&s, suite_path("inputs/k3-nano-dflash"));
@@ -310,6 +332,23 @@ END_TEST
 
 /* ---- the file -------------------------------------------------------------------------------------- */
 
+/* docs/FORMAT.md names everything in the file */
+static void check_described(const struct h5 *f)
+{
+    struct h5_object *o;
+    size_t n, size;
+    char *page = draft_dir_read("docs/FORMAT.md", &size), name[H5_MAX_NAME + 2];
+    page[size - 1] = 0;
+    OK(h5_list(f, &o, &n));
+    ck_assert_uint_gt(n, 40);
+    for (size_t i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "`%s`", o[i].name);
+        ck_assert_msg(strstr(page, name) != NULL, "docs/FORMAT.md does not name %s", name);
+    }
+    mem_free(o);
+    free(page);
+}
+
 START_TEST(the_file_holds_what_was_measured)
 {
     struct setup s;
@@ -342,13 +381,19 @@ START_TEST(the_file_holds_what_was_measured)
             ck_assert_int_eq(v[k], i == 0 ? r->slot[k].draft : i == 1 ? r->slot[k].target : r->slot[k].rank);
         mem_free(v);
     }
-    static const struct { const char *name; int per, n; } table[] = {{"/diagnose/rounds", 1, 0}, {"/diagnose/state", PART_N, 1},
-                                                                     {"/diagnose/hypotheses", 1, 2}, {"/diagnose/findings", 1, 3}};
+    static const struct {
+        const char *name;
+        int per, n;
+    } table[] = {{"/diagnose/rounds", 1, 0},
+                 {"/diagnose/state", PART_N, 1},
+                 {"/diagnose/hypotheses", 1, 2},
+                 {"/diagnose/findings", 1, 3}};
     const int rows[] = {r->n_rounds, r->n_checks, r->n_trials, r->n_findings};
     for (size_t i = 0; i < 4; i++) {
         OK(h5_dims(f, table[i].name, dim, &rank));
         ck_assert(rank == 1 && dim[0] == (int64_t)table[i].per * rows[table[i].n]);
     }
+    check_described(f);
     h5_close(f);
     diagnose_close(g);
     tear_down(&s);
@@ -383,9 +428,11 @@ void suite_fill(Suite *s)
     TCase *tc = SUITE_CASE(s, "healthy", 600);
     tcase_add_loop_test(tc, a_healthy_engine_has_no_fault, 0, suite_some(4, 1));
     tc = SUITE_CASE(s, "state", 600);
-    tcase_add_loop_test(tc, a_changed_part_is_named_with_round_and_layer, 0, suite_some((int)(sizeof meddles / sizeof meddles[0]), 1));
+    tcase_add_loop_test(tc, a_changed_part_is_named_with_round_and_layer, 0,
+                        suite_some((int)(sizeof meddles / sizeof meddles[0]), 1));
     tc = SUITE_CASE(s, "settings", 600);
-    tcase_add_loop_test(tc, a_wrong_setting_is_found_by_acceptance, 0, suite_some((int)(sizeof wrongs / sizeof wrongs[0]), 0));
+    tcase_add_loop_test(tc, a_wrong_setting_is_found_by_acceptance, 0,
+                        suite_some((int)(sizeof wrongs / sizeof wrongs[0]), 0));
     tcase_add_loop_test(tc, both_yarn_amplitudes_are_tried_when_in_doubt, 0, suite_some(2, 0));
     tc = SUITE_CASE(s, "around", 600);
     SUITE_TEST(tc, plants_stay_apart);

@@ -30,7 +30,8 @@ static enum status load_files(struct job *j)
 
 static enum status take_prompts(struct job *j)
 {
-    int n = (int)prompts_count(j->f.prompts), room = j->f.c.max_position - j->o.max_new - 2 * draft_verify_rows(&j->f.d);
+    int n = (int)prompts_count(j->f.prompts),
+        room = j->f.c.max_position - j->o.max_new - 2 * draft_verify_rows(&j->f.d);
     if (j->o.limit && j->o.limit < n) n = j->o.limit;
     j->prompt = mem_alloc((size_t)n, sizeof *j->prompt, "prompts");
     if (!j->prompt) return ST_E_NOMEM;
@@ -42,7 +43,9 @@ static enum status take_prompts(struct job *j)
                            (int)r->id[k], j->f.c.vocab);
         if (r->n_ids <= room) j->prompt[j->n_prompts++] = (struct diagnose_prompt){r->id, (int)r->n_ids, i};
     }
-    if (j->n_prompts == 0) return ERR(ST_E_CONFIG, "%s: no row fits into %d positions with --max-new %d", j->o.prompts, j->f.c.max_position, j->o.max_new);
+    if (j->n_prompts == 0)
+        return ERR(ST_E_CONFIG, "%s: no row fits into %d positions with --max-new %d", j->o.prompts,
+                   j->f.c.max_position, j->o.max_new);
     return ST_OK;
 }
 
@@ -60,7 +63,8 @@ static enum status list_masks(struct job *j, int *n_p)
 static enum status run(struct job *j, const struct diagnose_result **r_p)
 {
     static const char *const isa[] = {NULL, "scalar", "avx2", "avx512", "avx512bf16", "amx"};
-    struct diagnose_spec p = {.o = &j->ops, .c = &j->f.c, .d = &j->f.d, .ckpt = j->f.ckpt, .draft_ckpt = j->f.draft_ckpt};
+    struct diagnose_spec p = {
+        .o = &j->ops, .c = &j->f.c, .d = &j->f.d, .ckpt = j->f.ckpt, .draft_ckpt = j->f.draft_ckpt};
     TRY(ops_cpu_open(ACT_FP32, isa[j->o.isa], &j->ops));
     if (j->o.plant) {
         TRY(plant_open(j->o.plant, &j->ops, &j->f.c, &j->f.d, &j->plant));

@@ -1,4 +1,5 @@
-/* Settings of draft against those of target, tokenizer and prompts: all of them, not only up to the first that is wrong. */
+/* Settings of draft against those of target, tokenizer and prompts: all of them, not only up to the first that is
+ * wrong. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +29,8 @@ static void note(struct match *m, const char *field, const char *draft, const ch
     fprintf(m->out, "  %-8s %-22s %-36s %s\n", "-", field, draft, other);
 }
 
-static void refuse(const struct match *m, const char *field, const char *mine, const char *other_field, const char *other)
+static void refuse(const struct match *m, const char *field, const char *mine, const char *other_field,
+                   const char *other)
 {
     (void)ERR(ST_E_CONFIG, "%s/config.json: %s: %s, but %s/config.json: %s: %s", m->o->draft, field, mine, m->o->model,
               other_field, other);
@@ -83,7 +85,8 @@ static void captures(struct match *m)
         if (d->tap[i] >= c->n_layers) wrong = d->tap[i];
         last |= d->tap[i] == c->n_layers - 1;
     }
-    snprintf(b, sizeof b, "layers 0 to %d%s", c->n_layers - 1, last ? "; the last is captured, behind which there is only the output" : "");
+    snprintf(b, sizeof b, "layers 0 to %d%s", c->n_layers - 1,
+             last ? "; the last is captured, behind which there is only the output" : "");
     line(m, wrong < 0, "target_layer_ids", list, b);
     snprintf(most, sizeof most, "%d", c->n_layers);
     if (wrong >= 0) refuse(m, "target_layer_ids", list, "num_hidden_layers", most);
@@ -105,8 +108,8 @@ static void projection(struct match *m)
     snprintf(b, sizeof b, "%d captures of %d", d->n_taps, m->f->c.hidden);
     line(m, good, name, a, b);
     if (!good)
-        (void)ERR(ST_E_CONFIG, "%s/model.safetensors: %s: %s, but %s/config.json: hidden_size: %s", m->o->draft, name, a,
-                  m->o->model, b);
+        (void)ERR(ST_E_CONFIG, "%s/model.safetensors: %s: %s, but %s/config.json: hidden_size: %s", m->o->draft, name,
+                  a, m->o->model, b);
 }
 
 static void rope(struct match *m)
@@ -117,7 +120,8 @@ static void rope(struct match *m)
     note(m, "RoPE", a, "the target rotates nothing: no base to compare");
     if (!r->yarn) return;
     snprintf(a, sizeof a, "%g", r->amplitude);
-    snprintf(b, sizeof b, "%s", r->explicit_factor ? "attention_factor says so" : "no attention_factor: both are tried below");
+    snprintf(b, sizeof b, "%s",
+             r->explicit_factor ? "attention_factor says so" : "no attention_factor: both are tried below");
     note(m, "YaRN amplitude", a, b);
 }
 
@@ -130,8 +134,8 @@ static void tokenizer(struct match *m)
     const char *made = prompts_meta(m->f->prompts)->tokenizer_hash;
     line(m, strcmp(a, made) == 0, "prompts' tokenizer", made, a);
     if (strcmp(a, made) != 0)
-        (void)ERR(ST_E_CONFIG, "%s: tokenizer_hash: %s, but %s/tiktoken.model has %s; make the prompts again", m->o->prompts,
-                  made, m->o->model, a);
+        (void)ERR(ST_E_CONFIG, "%s: tokenizer_hash: %s, but %s/tiktoken.model has %s; make the prompts again",
+                  m->o->prompts, made, m->o->model, a);
     snprintf(a, sizeof a, "%d", m->f->d.vocab);
     snprintf(b, sizeof b, "%d ranks + 256 special", ranks);
     line(m, m->f->d.vocab == ranks + 256, "tokenizer size", a, b);
@@ -147,7 +151,8 @@ static void tokenizer(struct match *m)
     int got = hash_file_sha256(path[0], mine) == ST_OK && hash_file_sha256(path[1], other) == ST_OK;
     line(m, got && strcmp(mine, other) == 0, "draft's tokenizer", mine, other);
     if (got && strcmp(mine, other) != 0)
-        (void)ERR(ST_E_CONFIG, "%s: sha256: %s, but %s: %s; the draft was made for another tokenizer", path[0], mine, path[1], other);
+        (void)ERR(ST_E_CONFIG, "%s: sha256: %s, but %s: %s; the draft was made for another tokenizer", path[0], mine,
+                  path[1], other);
 }
 
 static void sizes(struct match *m)
@@ -167,7 +172,8 @@ static void sizes(struct match *m)
     snprintf(b, sizeof b, "%d drafts, %d rows to verify", draft_verify_rows(d) - 1, draft_verify_rows(d));
     note(m, "block_size", a, b);
     snprintf(a, sizeof a, "%d", d->max_position);
-    snprintf(b, sizeof b, "%d%s", c->max_position, d->max_position < c->max_position ? ": longer requests leave what the draft was trained on" : "");
+    snprintf(b, sizeof b, "%d%s", c->max_position,
+             d->max_position < c->max_position ? ": longer requests leave what the draft was trained on" : "");
     note(m, "max_position_embeddings", a, b);
 }
 
@@ -175,12 +181,12 @@ enum status diagnose_match(const struct options *o, const struct diagnose_files 
 {
     struct match m = {o, f, out, 0, 0};
     fprintf(out, "settings                        draft                                target\n");
-    line(&m, strcmp(o->spec, draft_kind_name(f->d.kind)) == 0, "kind",
-         draft_kind_name(f->d.kind), o->spec);
+    line(&m, strcmp(o->spec, draft_kind_name(f->d.kind)) == 0, "kind", draft_kind_name(f->d.kind), o->spec);
     if (strcmp(o->spec, draft_kind_name(f->d.kind)) != 0)
         (void)ERR(ST_E_CONFIG, "%s/config.json: architectures: this is a %s draft, but --spec: %s", o->draft,
                   draft_kind_name(f->d.kind), o->spec);
     sizes(&m);
     if (!m.wrong) return ST_OK;
-    return ERR(ST_E_CONFIG, "diagnose: %d of %d settings of draft and target do not match; they are listed above", m.wrong, m.n);
+    return ERR(ST_E_CONFIG, "diagnose: %d of %d settings of draft and target do not match; they are listed above",
+               m.wrong, m.n);
 }

@@ -12,7 +12,8 @@ const char *const diagnose_part_name[PART_N] = {"KDA state", "conv tail", "MLA r
 static enum status open_pool(struct diagnose *g, enum kv_dtype kv, int slots, struct state *s)
 {
     int pages = split_pages(g->max_tokens, g->p.page);
-    struct layout_spec l = {.page = g->p.page, .order = PAGE_HEAD_MAJOR, .kv = kv, .draft_kv = kv, .has_draft = 1, .tp = 1};
+    struct layout_spec l = {
+        .page = g->p.page, .order = PAGE_HEAD_MAJOR, .kv = kv, .draft_kv = kv, .has_draft = 1, .tp = 1};
     struct layout lay;
     l.layers.end = g->p.c->n_layers;
     l.n_pages = pages * slots;
@@ -26,10 +27,18 @@ static enum status open_pool(struct diagnose *g, enum kv_dtype kv, int slots, st
 static enum status open_model(struct diagnose *g)
 {
     struct tp_comm self = comm_self();
-    struct target_spec t = {.layers = {0, g->p.c->n_layers}, .tp = 1, .ep = split_ep_default(g->p.c, 1), .max_rows = g->rows,
-                            .max_verify_rows = g->block, .absorbed_prefill = 1};
-    struct draft_spec d = {.parts = DRAFT_FC | DRAFT_CONTEXT | DRAFT_BLOCK, .n_taps = g->p.d->n_taps, .tp = 1,
-                           .max_rows = g->rows, .max_seqs = SEQS, .kv = (enum ops_kv)g->p.kv};
+    struct target_spec t = {.layers = {0, g->p.c->n_layers},
+                            .tp = 1,
+                            .ep = split_ep_default(g->p.c, 1),
+                            .max_rows = g->rows,
+                            .max_verify_rows = g->block,
+                            .absorbed_prefill = 1};
+    struct draft_spec d = {.parts = DRAFT_FC | DRAFT_CONTEXT | DRAFT_BLOCK,
+                           .n_taps = g->p.d->n_taps,
+                           .tp = 1,
+                           .max_rows = g->rows,
+                           .max_seqs = SEQS,
+                           .kv = (enum ops_kv)g->p.kv};
     for (int i = 0; i < d.n_taps; i++) d.tap[i] = i;
     TRY(target_open(g->o, g->p.c, g->p.ckpt, &t, &self, &g->t));
     TRY(draft_open(g->o, g->p.d, g->p.draft_ckpt, &d, &self, &g->d));
@@ -39,7 +48,8 @@ static enum status open_model(struct diagnose *g)
     TRY(open_pool(g, g->p.kv, 2, &g->ref));
     if (g->p.kv != KV_FP32) TRY(open_pool(g, KV_FP32, 1, &g->ref32));
     TRY(flow_open(g->o, g->p.c, g->rows, &g->f));
-    g->stage = (struct prefill_stage){.t = g->t, .d = g->d, .s = &g->work, .first = 1, .last = 1, .vocab = g->p.c->vocab};
+    g->stage =
+        (struct prefill_stage){.t = g->t, .d = g->d, .s = &g->work, .first = 1, .last = 1, .vocab = g->p.c->vocab};
     prefill_stage_taps(&g->stage, g->p.c, g->p.d, 1, 0);
     g->ref_stage = g->stage;
     g->ref_stage.s = &g->ref;
@@ -105,7 +115,8 @@ enum status diagnose_open(const struct diagnose_spec *p, struct diagnose **g_p)
     g->n_draft = g->r.n_draft = g->block - 1;
     g->max_tokens = longest + p->max_new + 2 * g->block;
     g->rows = p->chunk < g->max_tokens ? p->chunk : g->max_tokens;
-    if (g->rows < (SEQS + 1) * g->block) g->rows = (SEQS + 1) * g->block; /* a row block more: shifted slots read past */
+    if (g->rows < (SEQS + 1) * g->block)
+        g->rows = (SEQS + 1) * g->block; /* a row block more: shifted slots read past */
     g->r.first_wrong_prompt = g->r.first_wrong_token = g->r.trained_for = -1;
     want_layers(g);
     enum status st = open_model(g);
@@ -135,8 +146,8 @@ void diagnose_close(struct diagnose *g)
         for (int s = 0; s < STREAM_N; s++)
             for (int w = 0; w < WANTED_MAX; w++) mem_free(k->feature[s][w]);
     }
-    void *all[] = {g->known, g->raw, g->a, g->b, g->line, g->ids, g->anchor, g->accepted, g->nll, g->base_accepted,
-                   g->base_nll, g->r.round, g->r.slot, g->r.check, g->r.trial};
+    void *all[] = {g->known, g->raw,           g->a,        g->b,       g->line,   g->ids,     g->anchor, g->accepted,
+                   g->nll,   g->base_accepted, g->base_nll, g->r.round, g->r.slot, g->r.check, g->r.trial};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) mem_free(all[i]);
     mem_free(g);
 }

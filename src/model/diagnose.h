@@ -1,13 +1,13 @@
 /* diagnose - why a draft is rejected: what the engine does, measured from outside, against what it should do.
  *
- * One rank, one process. For every prompt: plain decoding gives the true continuation and the target's logits on it; the
- * engine under test (prefill_chunk and spec_round, as a run uses them) decodes the same prompt; after every commit its
- * state is compared with that of pools which only ever run forward over the accepted tokens (one that rounds its caches
- * as the engine does, so any difference counts, and one in FP32), and with the snapshot of the state before the round run
- * forward. Then each hypothesis (captures one layer off, the other stream,
- * slots off by one, another mask row, RoPE base, order of the fc columns, window, YaRN amplitude) drafts from the same
- * anchors on the true path, and acceptance says which of them this draft was trained for. A finding is what a
- * measurement says; nothing here knows of the faults that tests plant (diagnose_plant.h).
+ * One rank, one process. For every prompt: plain decoding gives the true continuation and the target's logits on it;
+ * the engine under test (prefill_chunk and spec_round, as a run uses them) decodes the same prompt; after every commit
+ * its state is compared with that of pools which only ever run forward over the accepted tokens (one that rounds its
+ * caches as the engine does, so any difference counts, and one in FP32), and with the snapshot of the state before the
+ * round run forward. Then each hypothesis (captures one layer off, the other stream, slots off by one, another mask
+ * row, RoPE base, order of the fc columns, window, YaRN amplitude) drafts from the same anchors on the true path, and
+ * acceptance says which of them this draft was trained for. A finding is what a measurement says; nothing here knows of
+ * the faults that tests plant (diagnose_plant.h).
  * Positions are absolute. Local. Source: pd-systems 1.6, dflash notes 4-7, 10. */
 #ifndef PDFLASH_MODEL_DIAGNOSE_H
 #define PDFLASH_MODEL_DIAGNOSE_H
@@ -71,7 +71,9 @@ struct diagnose_check {       /* the state after prefill (round -1) or after a r
 };
 
 enum diagnose_stream { STREAM_ENGINE, STREAM_MIXTURE, STREAM_PREFIX, STREAM_N };
-enum trial_kind { TRIAL_AS_IS, TRIAL_STREAM, TRIAL_TAP, TRIAL_SLOT, TRIAL_MASK, TRIAL_ROPE, TRIAL_FC, TRIAL_WINDOW, TRIAL_YARN };
+enum trial_kind {
+    TRIAL_AS_IS, TRIAL_STREAM, TRIAL_TAP, TRIAL_SLOT, TRIAL_MASK, TRIAL_ROPE, TRIAL_FC, TRIAL_WINDOW, TRIAL_YARN
+};
 struct diagnose_trial {       /* one hypothesis: the engine, changed in one thing */
     enum trial_kind kind;
     char name[72];
@@ -118,7 +120,8 @@ struct diagnose_result {
     int captured_shift;
     double captured_error, other_error;
     int trained_for;          /* enum diagnose_stream by acceptance; -1: cannot be told */
-    int reach[CONFIG_MAX_DRAFT_LAYERS]; /* positions a sliding layer was measured to attend, 0: full, -1: not measured */
+    int reach[CONFIG_MAX_DRAFT_LAYERS]; /* positions a sliding layer attends, measured; 0: more than were looked at;
+                                         * -1: a full layer, or prompts too short */
     int not_numbers;          /* a round ended in NaN */
     double survival[256], conditional[256], slots[256]; /* [n_draft] over the engine's rounds, slots on the true path */
 };

@@ -46,8 +46,8 @@ static void keep_value(void *ctx, const char *name, int layer, const float *v, i
     if (at >= 0) keep(x, mix ? STREAM_MIXTURE : STREAM_PREFIX, at, v, rows, ld);
 }
 
-static enum status pass(struct diagnose *g, struct known *k, int slot, const struct tap_sink *sink, const struct probe *probe,
-                        struct collect *x)
+static enum status pass(struct diagnose *g, struct known *k, int slot, const struct tap_sink *sink,
+                        const struct probe *probe, struct collect *x)
 {
     for (int at = 0; at < k->n_all; at += g->rows) {
         int m = k->n_all - at < g->rows ? k->n_all - at : g->rows;
@@ -86,7 +86,8 @@ static enum status collect(struct diagnose *g, struct known *k)
 
 /* ---- which stream ---------------------------------------------------------------------------------- */
 
-/* largest difference over largest value, over all taps and prompts, of the engine's captures and a stream some layers off */
+/* largest difference over largest value, over all taps and prompts, of the engine's captures and a stream some layers
+ * off */
 static double distance(const struct diagnose *g, enum diagnose_stream stream, int shift)
 {
     double most = 0;
@@ -163,7 +164,11 @@ enum status diagnose_context(struct diagnose *g, const struct diagnose_trial *x,
 
 /* ---- reach ----------------------------------------------------------------------------------------- */
 
-struct slot0 { struct diagnose *g; int layer; float *row; }; /* the anchor's row behind a layer */
+struct slot0 {
+    struct diagnose *g;
+    int layer;
+    float *row;
+}; /* the anchor's row behind a layer */
 
 static void keep_slot0(void *ctx, const char *name, int layer, const float *v, int rows, int64_t ld, int cols)
 {
@@ -192,9 +197,10 @@ static void set_value_row(struct diagnose *g, int layer, int slot, int pos, void
     }
 }
 
-/* whether the anchor at position pos sees position p in that layer: it does if another value there changes its output */
-static enum status sees(struct diagnose *g, const struct draft_seq *seq, int layer, int p, const float *plain, float *row,
-                        void *held, int *sees_p)
+/* whether the anchor at position pos sees position p in that layer: it does if another value there changes its output
+ */
+static enum status sees(struct diagnose *g, const struct draft_seq *seq, int layer, int p, const float *plain,
+                        float *row, void *held, int *sees_p)
 {
     struct slot0 x = {g, layer, row};
     struct probe probe = {&x, keep_slot0};
@@ -207,7 +213,8 @@ static enum status sees(struct diagnose *g, const struct draft_seq *seq, int lay
     return st;
 }
 
-static enum status reach_of(struct diagnose *g, const struct draft_seq *seq, int layer, float *plain, float *row, void *held)
+static enum status reach_of(struct diagnose *g, const struct draft_seq *seq, int layer, float *plain, float *row,
+                            void *held)
 {
     enum { AROUND = 3 };
     int w = g->p.d->window, first = seq->pos - w - AROUND, seen = 0;

@@ -6,8 +6,8 @@
 
 #include "model/diagnose_impl.h"
 
-static __attribute__((format(printf, 5, 6))) void find(struct diagnose *g, const char *fault, double before, double after,
-                                                       const char *fmt, ...)
+static __attribute__((format(printf, 5, 6))) void find(struct diagnose *g, const char *fault, double before,
+                                                       double after, const char *fmt, ...)
 {
     struct diagnose_result *r = &g->r;
     if (r->n_findings == (int)(sizeof r->finding / sizeof r->finding[0])) return;
@@ -58,10 +58,13 @@ static void find_part(struct diagnose *g, enum diagnose_part c, int at)
     else snprintf(when, sizeof when, "after the commit of round %d", x->round);
     if (d->pos >= 0) snprintf(where, sizeof where, ", first at position %d", d->pos);
     if (x->round >= 0 && c <= PART_CONV)
-        snprintf(commit, sizeof commit, " Replay against the snapshot run forward: %.2g.", x->replay[c == PART_CONV].error);
+        snprintf(commit, sizeof commit, " Replay against the snapshot run forward: %.2g.",
+                 x->replay[c == PART_CONV].error);
     find(g, state_fault(g, c), r->tau, r->trial[0].tau,
-         "%s of prompt %d (position %d), %s%s differs from recomputation by %.2g (layer %d%s): %s.%s", when, x->prompt, x->pos,
-         diagnose_part_name[c], c >= PART_DRAFT_K ? " cache" : "", d->error, d->layer, where, g->note[c], commit);
+         "%s of prompt %d (position %d), %s%s differs from recomputation by %.2g (layer %d%s)%s%s.%s", when, x->prompt,
+         x->pos, diagnose_part_name[c], c >= PART_DRAFT_K ? " cache" : "", d->error, d->layer, where,
+         g->note[c][0] ? ": " : "", g->note[c],
+         commit);
 }
 
 /* What differs first is the fault; what differs later follows from it, unless a commit is seen to be wrong itself. */
@@ -101,9 +104,9 @@ static enum status find_reach(struct diagnose *g)
     if (reach > 0) snprintf(seen, sizeof seen, "%d positions", reach);
     else snprintf(seen, sizeof seen, "more than %d positions", c->window + 2);
     find(g, reach > 0 && (off == 1 || off == -1) ? "window off by one" : "wrong window", g->r.tau, fix.tau,
-         "%d sliding layer%s (the first is layer %d) attend%s %s, sliding_window is %d: measured by changing the values of "
-         "one position after the other; acceptance need not show it", wrong, wrong > 1 ? "s" : "", first, wrong > 1 ? "" : "s",
-         seen, c->window);
+         "%d sliding layer%s (the first is layer %d) attend%s %s, sliding_window is %d: measured by changing the "
+         "values of one position after the other; acceptance need not show it",
+         wrong, wrong > 1 ? "s" : "", first, wrong > 1 ? "" : "s", seen, c->window);
     return ST_OK;
 }
 
@@ -118,7 +121,8 @@ static int is_better(const struct diagnose_trial *x)
 
 static int is_worse(const struct diagnose_trial *x)
 {
-    return (x->gain < -0.25 && -x->gain > 3 * x->gain_error) || (x->nll_gain < -0.1 && -x->nll_gain > 4 * x->nll_gain_error);
+    return (x->gain < -0.25 && -x->gain > 3 * x->gain_error) ||
+           (x->nll_gain < -0.1 && -x->nll_gain > 4 * x->nll_gain_error);
 }
 
 static const char *trial_fault(const struct diagnose_trial *x)
@@ -126,7 +130,8 @@ static const char *trial_fault(const struct diagnose_trial *x)
     switch (x->kind) {
     case TRIAL_TAP: return x->layer_shift > 0 ? "taps one layer early" : "taps one layer late";
     case TRIAL_STREAM:
-        if (x->stream == STREAM_MIXTURE) return x->layer_shift ? "prefix instead of mixture, and another layer" : "prefix instead of mixture";
+        if (x->stream == STREAM_MIXTURE)
+            return x->layer_shift ? "prefix instead of mixture, and another layer" : "prefix instead of mixture";
         return x->layer_shift ? "mixture instead of prefix, and another layer" : "mixture instead of prefix";
     case TRIAL_SLOT: return "shifted slots";
     case TRIAL_MASK: return "wrong mask id";
@@ -188,10 +193,10 @@ static enum status find_trial(struct diagnose *g)
     TRY(equals_of(g, best, same, sizeof same));
     name_setting(g, best, now, sizeof now);
     find(g, trial_fault(best), r->trial[0].tau, best->tau,
-         "acceptance is restored by: %s%s. At %d anchors %.2f drafts are accepted instead of %.2f (gain %.2f +- %.2f), -ln p of "
-         "the true token is %.2f instead of %.2f.%s%s%s", best->name, now, best->n, best->accepted, r->trial[0].accepted,
-         best->gain, best->gain_error, best->nll, r->trial[0].nll, same[0] ? " Not to be told from it here: " : "", same,
-         same[0] ? "." : "");
+         "acceptance is restored by: %s%s. At %d anchors %.2f drafts are accepted instead of %.2f (gain %.2f +- %.2f), "
+         "-ln p of the true token is %.2f instead of %.2f.%s%s%s",
+         best->name, now, best->n, best->accepted, r->trial[0].accepted, best->gain, best->gain_error, best->nll,
+         r->trial[0].nll, same[0] ? " Not to be told from it here: " : "", same, same[0] ? "." : "");
     return ST_OK;
 }
 
@@ -207,11 +212,14 @@ static void find_captures(struct diagnose *g)
         r->trained_for = is_better(x) ? other : is_worse(x) ? (int)r->captured : -1;
     }
     if (r->captured_error > 0.05)
-        find(g, "captures of neither stream", r->tau, NAN, "the engine's captures differ from the mixture and from the prefix "
-             "stream, at the layer and its neighbours, by %.2g at least", r->captured_error);
+        find(g, "captures of neither stream", r->tau, NAN,
+             "the engine's captures differ from the mixture and from the prefix stream, at the layer and its "
+             "neighbours, by %.2g at least",
+             r->captured_error);
     else if (r->captured_shift)
-        find(g, r->captured_shift < 0 ? "taps one layer early" : "taps one layer late", r->tau, NAN, "the engine's capture for "
-             "layer %d is the stream after layer %d", g->p.d->tap[0], g->p.d->tap[0] + r->captured_shift);
+        find(g, r->captured_shift < 0 ? "taps one layer early" : "taps one layer late", r->tau, NAN,
+             "the engine's capture for layer %d is the stream after layer %d",
+             g->p.d->tap[0], g->p.d->tap[0] + r->captured_shift);
 }
 
 /* ---- the rest -------------------------------------------------------------------------------------- */
@@ -223,19 +231,22 @@ static void find_rounds(struct diagnose *g, int state)
         find(g, "not numbers", r->tau, r->trial[0].tau, "a round ended because logits or drafts are NaN");
     if (state > 0 || r->not_numbers) return; /* what follows is then no news */
     if (r->first_wrong_prompt >= 0)
-        find(g, "output differs from plain decoding", r->tau, r->trial[0].tau, "prompt %d, token %d; the state agrees with "
-             "recomputation, so look at the verify step and the accept rule", r->first_wrong_prompt, r->first_wrong_token);
+        find(g, "output differs from plain decoding", r->tau, r->trial[0].tau,
+             "prompt %d, token %d; the state agrees with recomputation, so look at the verify step and the accept rule",
+             r->first_wrong_prompt, r->first_wrong_token);
     else if (fabs(r->tau - r->trial[0].tau) > 0.02)
-        find(g, "rounds accept other drafts", r->tau, r->trial[0].tau, "the engine's rounds have an accept length of %.3f, the "
-             "same draft from recomputed context %.3f", r->tau, r->trial[0].tau);
+        find(g, "rounds accept other drafts", r->tau, r->trial[0].tau,
+             "the engine's rounds have an accept length of %.3f, the same draft from recomputed context %.3f",
+             r->tau, r->trial[0].tau);
 }
 
 enum status diagnose_find(struct diagnose *g)
 {
     int state = find_state(g);
     if (g->r.scratch_error > g->r.tolerance)
-        find(g, "prefill depends on its pieces", NAN, NAN, "one prefill of prompt and output gives another state than pieces of "
-             "it do: %.2g", g->r.scratch_error);
+        find(g, "prefill depends on its pieces", NAN, NAN,
+             "one prefill of prompt and output gives another state than pieces of it do: %.2g",
+             g->r.scratch_error);
     TRY(find_reach(g));
     TRY(find_trial(g));
     find_captures(g);

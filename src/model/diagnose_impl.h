@@ -76,8 +76,8 @@ enum status diagnose_context(struct diagnose *g, const struct diagnose_trial *x,
 /* diagnose_trials - all hypotheses. diagnose_walk - tau of a trial over every anchor of the true paths. */
 enum status diagnose_trials(struct diagnose *g);
 enum status diagnose_walk(struct diagnose *g, struct diagnose_trial *x);
-/* diagnose_measure - a trial at the first n anchors, against the base: "as is", or what diagnose_base set last, the trial
- * measured before. */
+/* diagnose_measure - a trial at the first n anchors, against the base: "as is", or what diagnose_base set last, which
+ * is the trial measured before it. */
 enum status diagnose_measure(struct diagnose *g, struct diagnose_trial *x, int n);
 void diagnose_base(struct diagnose *g, int n);
 /* diagnose_find - findings from everything measured. */

@@ -36,8 +36,10 @@ static enum status decode_plain(struct diagnose *g, struct known *k, struct spec
     spec_start(q, first, -1);
     while (st == ST_OK && q->stop == STOP_NONE) st = spec_round(s, &q, 1, NULL, NULL, NULL);
     if (st == ST_OK && q->stop != STOP_LENGTH)
-        st = ERR(ST_E_FAULT, "diagnose: plain decoding of prompt %d ends in logits that are not numbers: the target itself, "
-                 "not the draft, is at fault", q->request);
+        st = ERR(ST_E_FAULT,
+                 "diagnose: plain decoding of prompt %d ends in logits that are not numbers: the target itself, not "
+                 "the draft, is at fault",
+                 q->request);
 out:
     spec_close(s);
     return st;
@@ -105,8 +107,8 @@ static enum status new_check(struct diagnose *g, struct diagnose_check **x_p)
 }
 
 /* Draft and target after the same tokens: position pos + 1 + j, from the target's row of the position before. */
-static void compare_slots(const struct diagnose *g, const struct known *k, const struct diagnose_round *x, const int32_t *id,
-                          struct diagnose_slot *slot)
+static void compare_slots(const struct diagnose *g, const struct known *k, const struct diagnose_round *x,
+                          const int32_t *id, struct diagnose_slot *slot)
 {
     int vocab = g->p.c->vocab;
     for (int j = 0; j < g->n_draft; j++) {
@@ -131,8 +133,13 @@ static enum status record_round(struct diagnose *g, int prompt, const struct spe
     struct diagnose_round *x;
     struct diagnose_slot *slot;
     TRY(new_round(g, &x, &slot));
-    *x = (struct diagnose_round){.prompt = prompt, .round = q->n_rounds - 1, .pos = pos, .proposed = r->proposed,
-                                 .accepted = r->accepted, .on_path = on_path, .first = -1};
+    *x = (struct diagnose_round){.prompt = prompt,
+                                 .round = q->n_rounds - 1,
+                                 .pos = pos,
+                                 .proposed = r->proposed,
+                                 .accepted = r->accepted,
+                                 .on_path = on_path,
+                                 .first = -1};
     x->anchor = q->out[pos - k->n_prompt];
     compare_slots(g, k, x, g->ids, slot);
     if (!on_path) return ST_OK;
@@ -147,8 +154,8 @@ struct live { /* one prompt in the engine */
     int prompt;
     struct spec *s;
     struct spec_seq q;
-    int snap, copy;  /* slots of the work pool: the state before the round, and that run forward */
-    int ref, ref32;  /* slots of the references */
+    int snap, copy;     /* slots of the work pool: the state before the round, and that run forward */
+    int ref, ref32;     /* slots of the references */
     int32_t rows[260];  /* anchor and drafts of the round */
     int32_t *committed; /* [max_tokens] prompt and every row that was committed, up to q.pos */
     int on_path;
@@ -173,14 +180,15 @@ static enum status look(struct diagnose *g, struct live *l, const struct diagnos
         char *note = g->note[c];
         if (x->state[c].error <= g->r.tolerance || note[0]) continue;
         if ((c == PART_KDA || c == PART_CONV) && all[c].error <= g->r.tolerance)
-            snprintf(note, sizeof g->note[c], "it is the one after all %d verified rows, of which %d count: the rejected rows "
-                     "were not rolled back", n_rows, x->pos - pos);
+            snprintf(note, sizeof g->note[c],
+                     "it is the one after all %d verified rows, of which %d count: the rejected rows were not rolled "
+                     "back",
+                     n_rows, x->pos - pos);
         else if ((c == PART_KDA || c == PART_CONV) && none[c].error <= g->r.tolerance)
             snprintf(note, sizeof g->note[c], "it is the one before the round: the commit left it as it was");
         else if (c >= PART_DRAFT_K && zero > 0)
             snprintf(note, sizeof g->note[c], "%d of %d positions hold zeros", zero, x->pos);
-        else
-            snprintf(note, sizeof g->note[c], "neither that of before the round nor that of all rows");
+        else snprintf(note, sizeof g->note[c], "neither that of before the round nor that of all rows");
     }
     return ST_OK;
 }
@@ -192,8 +200,10 @@ static int differs(const struct diagnose *g, const struct diagnose_check *x)
     return n;
 }
 
-/* tokens [pos, pos + n) run forward in the references, and the state of the engine compared with theirs, up to pos + n */
-static enum status recompute(struct diagnose *g, struct live *l, int pos, const int32_t *id, int n, struct diagnose_check *x)
+/* tokens [pos, pos + n) run forward in the references, and the state of the engine compared with theirs, up to pos + n
+ */
+static enum status recompute(struct diagnose *g, struct live *l, int pos, const int32_t *id, int n,
+                             struct diagnose_check *x)
 {
     TRY(diagnose_feed(g, &g->ref_stage, l->ref, pos, id, n, 0, NULL));
     diagnose_compare(g, &g->work, l->q.slot, &g->ref, l->ref, pos + n, x->state);
@@ -315,7 +325,8 @@ static enum status live_prompt(struct diagnose *g, struct live *l)
     struct spec_options opt = {.block = g->block, .max_seqs = 1, .eos = g->p.c->eos};
     struct tp_comm self = comm_self();
     struct state *s = &g->work;
-    l->q = (struct spec_seq){.request = l->prompt, .prompt_tokens = g->known[l->prompt].n_prompt, .max_new = g->p.max_new};
+    l->q =
+        (struct spec_seq){.request = l->prompt, .prompt_tokens = g->known[l->prompt].n_prompt, .max_new = g->p.max_new};
     l->q.out = mem_alloc((size_t)g->p.max_new, sizeof *l->q.out, "output");
     l->q.round = mem_alloc((size_t)g->p.max_new, sizeof *l->q.round, "rounds");
     l->committed = mem_alloc((size_t)g->max_tokens, sizeof *l->committed, "committed tokens");

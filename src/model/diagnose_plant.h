@@ -1,6 +1,6 @@
-/* diagnose_plant - faults for the tests of diagnose, planted around the engine: in values of its config, in its weights,
- * its state, or in what one of its operations is given. Nothing outside knows of them, the finder least of all, and a run
- * never opens one. Local. */
+/* diagnose_plant - faults for the tests of diagnose, planted around the engine: in values of its config, in its
+ * weights, its state, or in what one of its operations is given. Nothing outside knows of them, the finder least of
+ * all, and a run never opens one. Local. */
 #ifndef PDFLASH_MODEL_DIAGNOSE_PLANT_H
 #define PDFLASH_MODEL_DIAGNOSE_PLANT_H
 
@@ -8,8 +8,8 @@
 
 struct plant; /* opaque: a backend like the one it was made of, with one fault */
 
-/* plant_open - name: one of plant_name(0..). base stays the caller's and must outlive it; *c is changed where the fault is
- * a setting. ST_E_USAGE: unknown name; ST_E_CONFIG: the draft has nothing it could be planted in. */
+/* plant_open - name: one of plant_name(0..). base stays the caller's and must outlive it; *c is changed where the fault
+ * is a setting. ST_E_USAGE: unknown name; ST_E_CONFIG: the draft has nothing it could be planted in. */
 enum status plant_open(const char *name, const struct ops *base, const struct config *target, struct draft_config *c,
                        struct plant **p_p);
 void plant_close(struct plant *p); /* NULL is legal */

@@ -48,7 +48,10 @@ static int64_t fetch(struct diagnose *g, const struct state *s, int entry, int s
     return n;
 }
 
-struct extent { double most, size; int pos; }; /* largest difference and value; first position that differs, -1: none */
+struct extent {
+    double most, size;
+    int pos;
+}; /* largest difference and value; first position that differs, -1: none */
 
 /* NaN on either side is the largest difference there is */
 static void measure(const float *a, const float *b, int64_t n, struct extent *x)
@@ -68,8 +71,8 @@ static struct extent measure_row(const float *a, const float *b, int page, int h
     return x;
 }
 
-static struct extent compare_paged(struct diagnose *g, const struct state *x, int a, const struct state *y, int b, int i,
-                                   int pos)
+static struct extent compare_paged(struct diagnose *g, const struct state *x, int a, const struct state *y, int b,
+                                   int i, int pos)
 {
     const struct layout_entry *e = &y->layout.entry[i];
     int page = y->layout.spec.page, pages = split_pages(pos, page), heads = e->comp == COMP_DRAFT ? e->n_heads : 1;

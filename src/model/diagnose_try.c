@@ -9,7 +9,10 @@
 
 /* ---- the engine, changed --------------------------------------------------------------------------- */
 
-struct held { struct draft_config c; double inv[OPS_ROPE_DIM / 2]; }; /* what the engine was */
+struct held {
+    struct draft_config c;
+    double inv[OPS_ROPE_DIM / 2];
+}; /* what the engine was */
 
 static void change(struct diagnose *g, const struct diagnose_trial *x, struct held *held)
 {
@@ -29,15 +32,16 @@ static void change_back(struct diagnose *g, const struct held *held)
     memcpy(g->d->inv, held->inv, sizeof held->inv);
 }
 
-/* The drafts read some slots later: the head once more over other rows of the block stream that draft_block left. The rows
- * move down by one first, so that one in front of the first exists; a row of no slot is one of a neighbour. */
+/* The drafts read some slots later: the head once more over other rows of the block stream that draft_block left. The
+ * rows move down by one first, so that one in front of the first exists; a row of no slot is one of a neighbour. */
 static enum status read_slots(struct diagnose *g, const struct draft_seq *seq, int n_seq, int shift)
 {
     struct draft *d = g->d;
     int n = g->n_draft, first = draft_first_slot(&d->c), width = n + first, turn = !first;
     int64_t h = d->c.hidden;
     float *x = draft_f32(&d->x), *y = draft_f32(&d->part);
-    for (int64_t r = (int64_t)n_seq * width - 1; r >= 0; r--) d->o->copy(d->o, x + (r + 1) * h, x + r * h, (size_t)h * 4);
+    for (int64_t r = (int64_t)n_seq * width - 1; r >= 0; r--)
+        d->o->copy(d->o, x + (r + 1) * h, x + r * h, (size_t)h * 4);
     for (int i = 0; i < n_seq; i++)
         for (int j = 0; j < n; j++)
             d->o->rmsnorm(d->o, x + (1 + (int64_t)i * width + first + j + shift) * h, h, draft_f32(&d->final_norm),
@@ -82,8 +86,8 @@ static void score(struct diagnose *g, int a, int n_seq, int with_nll, double *sl
 }
 
 /* anchors [a, end) of one prompt, its context in slot */
-static enum status draft_from(struct diagnose *g, const struct diagnose_trial *x, int a, int end, int slot, int with_nll,
-                              double *slots_p)
+static enum status draft_from(struct diagnose *g, const struct diagnose_trial *x, int a, int end, int slot,
+                              int with_nll, double *slots_p)
 {
     struct draft_seq seq[SEQS];
     for (; a < end; a += SEQS) {
@@ -233,9 +237,12 @@ static enum status add_captures(struct diagnose *g)
         for (int shift = -1; shift <= 1; shift++) {
             struct diagnose_trial *x;
             if ((s == STREAM_ENGINE && shift == 0) || !can_shift(g, shift)) continue;
-            if (s != STREAM_ENGINE && shift != 0 && s == (int)g->r.captured) continue; /* the engine's own, tried already */
+            if (s != STREAM_ENGINE && shift != 0 && s == (int)g->r.captured)
+                continue; /* the engine's own, tried already */
             x = add(g, s == STREAM_ENGINE ? TRIAL_TAP : TRIAL_STREAM, "captures %s%s", what[s],
-                    shift < 0 ? ", one layer earlier" : shift > 0 ? ", one layer later" : "");
+                    shift < 0   ? ", one layer earlier"
+                    : shift > 0 ? ", one layer later"
+                                : "");
             if (!x) return ST_E_NOMEM;
             x->stream = (enum diagnose_stream)s;
             x->layer_shift = shift;
@@ -367,7 +374,9 @@ enum status diagnose_trials(struct diagnose *g)
 {
     struct diagnose_result *r = &g->r;
     set_anchors(g, 0);
-    if (g->n_anchors == 0) return ERR(ST_E_CONFIG, "diagnose: every prompt ends with its first token; nothing is drafted: take other prompts");
+    if (g->n_anchors == 0)
+        return ERR(ST_E_CONFIG,
+                   "diagnose: every prompt ends with its first token; nothing is drafted: take other prompts");
     if (!add(g, TRIAL_AS_IS, "as it is")) return ST_E_NOMEM;
     TRY(add_captures(g));
     TRY(add_shifts(g));

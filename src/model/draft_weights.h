@@ -1,4 +1,5 @@
-/* draft_weights - the drafter's weights on one rank and the scratch of its calls; private to draft*.c.
+/* draft_weights - the drafter's weights on one rank and the scratch of its calls; private to draft*.c and to
+ * diagnose*.c, which changes one thing at a time in an open draft.
  *
  * TP: q heads are split, kv heads are max(1, H/tp) per rank (replicated when tp > H), o_proj and down_proj are
  * column slices whose partial sums go through tp_comm; fc, hidden_norm and all norms are whole on every rank.
