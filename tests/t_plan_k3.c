@@ -1,5 +1,6 @@
-/* pdflash plan of the released Kimi-K3 with its DFlash draft, from config files alone: every figure of the specification
- * (state per request, roofline, transfer layout) that the plan prints, as a literal number; and what must be refused. */
+/* pdflash plan of the released Kimi-K3 with its DFlash draft, from config files alone: every figure of the
+ * specification (state per request, roofline, transfer layout) that the plan prints, as a literal number; and what must
+ * be refused. */
 #include "suite.h"
 
 #include <fcntl.h>
@@ -27,7 +28,8 @@ static enum status plan(const char *words, int with_draft, char **text_p)
     snprintf(path[0], sizeof path[0], "%s", suite_path("tests/data/k3-config"));
     snprintf(path[1], sizeof path[1], "%s", suite_path("tests/data/k3-dflash-config"));
     snprintf(path[2], sizeof path[2], "%s", suite_tmp("out"));
-    snprintf(line, sizeof line, "--model %s %s %s %s", path[0], with_draft ? "--draft" : "--spec", with_draft ? path[1] : "none", words);
+    snprintf(line, sizeof line, "--model %s %s %s %s", path[0], with_draft ? "--draft" : "--spec",
+             with_draft ? path[1] : "none", words);
     for (char *w = strtok(line, " "); w; w = strtok(NULL, " ")) argv[argc++] = w;
     fflush(stdout);
     int keep = dup(1), out = open(path[2], O_RDWR | O_CREAT | O_TRUNC, 0666);
@@ -71,7 +73,7 @@ static double value(const json_t *o, const char *path)
     return json_number_value(o);
 }
 
-/* ---- exact ----------------------------------------------------------------------------------------------------------- */
+/* ---- exact ----------------------------------------------------------------------------------------------------- */
 
 static const struct figure { const char *path; double want; } exact[] = {
     /* state per request: whole model, prefill TP4, decode TP32 */
@@ -108,8 +110,8 @@ START_TEST(exact_figures)
 {
     json_t *o = planned(SEED, 1);
     for (size_t i = 0; i < sizeof exact / sizeof exact[0]; i++)
-        ck_assert_msg(value(o, exact[i].path) == exact[i].want, "%s: %.0f, not %.0f", exact[i].path, value(o, exact[i].path),
-                      exact[i].want);
+        ck_assert_msg(value(o, exact[i].path) == exact[i].want, "%s: %.0f, not %.0f", exact[i].path,
+                      value(o, exact[i].path), exact[i].want);
     ck_assert_str_eq(json_string_value(json_object_get(o, "topology")), "pp8tp4ep4/tp32ep4");
     ck_assert_int_eq((int)json_array_size(json_object_get(o, "memory")), 64);
     ck_assert(value(o, "bytes.kda.received_per_request") + value(o, "bytes.conv.received_per_request") == 14042880);
@@ -119,7 +121,7 @@ START_TEST(exact_figures)
 }
 END_TEST
 
-/* ---- as rounded in the specification ------------------------------------------------------------------------------------ */
+/* ---- as rounded in the specification --------------------------------------------------------------------------- */
 
 #define MIB 1048576.0
 #define GIB 1073741824.0
@@ -205,7 +207,8 @@ START_TEST(rounded_figures)
     static const struct { double n; const char *prefill, *decode; } context[] = {
         {8192, "6.0", "41"}, {32768, "24.2", "164"}, {131072, "96.6", "657"}, {1048576, "773", "5257"}};
     for (size_t i = 0; i < 4; i++) {
-        check_reads(value(o, "model.context_flops_expanded") * context[i].n / 2, 1e9, context[i].prefill, "prefill context");
+        check_reads(value(o, "model.context_flops_expanded") * context[i].n / 2, 1e9, context[i].prefill,
+                    "prefill context");
         check_reads(value(o, "model.context_flops_absorbed") * context[i].n, 1e9, context[i].decode, "decode context");
     }
     json_decref(o);
@@ -215,8 +218,12 @@ END_TEST
 /* weights of a rank without a draft: TP4 371 GiB, TP8 191, TP32 55.8 = experts 42.1 + 13.7; PP8 x TP4 about 46 */
 START_TEST(weights_of_other_topologies)
 {
-    static const struct { const char *words, *want; } decode[] = {
-        {"--decode tp=4,ep=4", "371"}, {"--decode tp=8,ep=4", "191"}, {"--decode tp=32,ep=4", "55.8"}, {"--decode tp=32,ep=1", "55.8"}};
+    static const struct {
+        const char *words, *want;
+    } decode[] = {{"--decode tp=4,ep=4", "371"},
+                  {"--decode tp=8,ep=4", "191"},
+                  {"--decode tp=32,ep=4", "55.8"},
+                  {"--decode tp=32,ep=1", "55.8"}};
     for (size_t i = 0; i < sizeof decode / sizeof decode[0]; i++) {
         json_t *o = planned(decode[i].words, 0);
         size_t last = json_array_size(json_object_get(o, "memory")) - 1;
@@ -247,7 +254,8 @@ END_TEST
 
 START_TEST(stages_and_ranks)
 {
-    static const int begin[9] = {0, 11, 22, 33, 45, 57, 69, 81, 93}, mla[8] = {2, 3, 3, 3, 3, 3, 3, 4}, kda[8] = {9, 8, 8, 9, 9, 9, 9, 8};
+    static const int begin[9] = {0, 11, 22, 33, 45, 57, 69, 81, 93}, mla[8] = {2, 3, 3, 3, 3, 3, 3, 4},
+                     kda[8] = {9, 8, 8, 9, 9, 9, 9, 8};
     static const int capture[8] = {0, 19, 0, 37, 54, 66, 78, 90};
     json_t *o = planned(SEED, 1), *copies = json_object_get(o, "copies");
     for (int i = 0; i < 8; i++) {
@@ -257,7 +265,8 @@ START_TEST(stages_and_ranks)
         ck_assert_int_eq((int)json_array_size(tap), capture[i] != 0);
         if (capture[i]) ck_assert(value(tap, "0") == capture[i]);
     }
-    /* 4 decode ranks a head: ranks 0-3 have head 0 of source 0, 4-7 its head 1 at offset 16384, ...; KDA three heads of 24 */
+    /* 4 decode ranks a head: ranks 0-3 have head 0 of source 0, 4-7 its head 1 at offset 16384, ...; KDA three heads of
+     * 24 */
     int draft = 0, conv = 0;
     for (size_t i = 0; i < json_array_size(copies); i++) {
         json_t *k = json_array_get(copies, i);
@@ -302,7 +311,8 @@ START_TEST(short_prompts_and_nodes)
     check_reads(state / (mla + draft + state), 0.01, "90", "share of the state");
     check_reads(value(o, "bytes.mla.wire_per_request"), 1e6, "849", "MLA to 32 ranks");
     check_reads(value(o, "bytes.draft.wire_per_request"), 1e6, "94", "draft to 32 ranks");
-    check_reads(value(o, "bytes.mla.wire_per_request") + value(o, "bytes.draft.wire_per_request") + state, 1e9, "1.39", "all to 32 ranks");
+    check_reads(value(o, "bytes.mla.wire_per_request") + value(o, "bytes.draft.wire_per_request") + state, 1e9, "1.39",
+                "all to 32 ranks");
     json_decref(o);
     o = planned(SEED "--dedupe --node-size 8", 1);
     check_reads(value(o, "bytes.mla.wire_per_request"), 1e6, "906", "MLA to four nodes");
@@ -310,26 +320,37 @@ START_TEST(short_prompts_and_nodes)
     ck_assert(value(o, "bytes.mla.unshared_per_request") == 32.0 * 226492416);
     json_decref(o);
     o = planned(SEED "--max-prompt 900 --dedupe --node-size 8", 1);
-    check_reads(value(o, "bytes.mla.wire_per_request") + value(o, "bytes.draft.wire_per_request") + state, 1e9, "0.58", "all to four nodes");
+    check_reads(value(o, "bytes.mla.wire_per_request") + value(o, "bytes.draft.wire_per_request") + state, 1e9, "0.58",
+                "all to four nodes");
     json_decref(o);
 }
 END_TEST
 
-/* ---- what is refused ------------------------------------------------------------------------------------------------------ */
+/* ---- what is refused ------------------------------------------------------------------------------------------- */
 
-static const struct refusal { const char *words; enum status st; const char *says; } refusals[] = {
+static const struct refusal {
+    const char *words;
+    enum status st;
+    const char *says;
+} refusals[] = {
     {SEED "--gpu-memory 80", ST_OK, NULL},
     {SEED "--gpu-memory 0", ST_OK, NULL},
-    {SEED "--gpu-memory 48", ST_E_CONFIG, "rank 28 (prefill, stage 7, tp rank 0) does not fit: weights 52424110336 + state 808849408 + "},
-    {SEED "--gpu-memory 48", ST_E_CONFIG, "--gpu-memory gives 51539607552; 64 of 64 ranks do not fit; the weights alone do not fit: more ranks"},
-    {SEED "--gpu-memory 80 --max-prompt 262144", ST_E_CONFIG, "rank 32 (decode, stage 0, tp rank 0) does not fit: weights 60664170300 + state "},
-    {SEED "--gpu-memory 80 --max-prompt 262144", ST_E_CONFIG, "take a shorter --max-prompt, less --concurrency or --slots, or more ranks"},
-    {SEED "--gpu-memory 58", ST_E_CONFIG, "36 of 64 ranks do not fit; take a shorter --chunk or --max-prompt, less --concurrency, or more ranks"},
+    {SEED "--gpu-memory 48", ST_E_CONFIG,
+     "rank 28 (prefill, stage 7, tp rank 0) does not fit: weights 52424110336 + state 808849408 + "},
+    {SEED "--gpu-memory 48", ST_E_CONFIG,
+     "--gpu-memory gives 51539607552; 64 of 64 ranks do not fit; the weights alone do not fit: more ranks"},
+    {SEED "--gpu-memory 80 --max-prompt 262144", ST_E_CONFIG,
+     "rank 32 (decode, stage 0, tp rank 0) does not fit: weights 60664170300 + state "},
+    {SEED "--gpu-memory 80 --max-prompt 262144", ST_E_CONFIG,
+     "take a shorter --max-prompt, less --concurrency or --slots, or more ranks"},
+    {SEED "--gpu-memory 58", ST_E_CONFIG,
+     "36 of 64 ranks do not fit; take a shorter --chunk or --max-prompt, less --concurrency, or more ranks"},
     {SEED "--gpu-memory 58 --chunk 2048", ST_E_CONFIG, "rank 32 (decode"},
     {SEED "--gpu-memory 58 --chunk 2048 --concurrency 4", ST_OK, NULL},
     {SEED "--gpu-memory 80 --max-prompt 262144 --concurrency 1", ST_OK, NULL},
     {SEED "--gpu-memory 72 --max-prompt 131072 --concurrency 1 --chunk 1024", ST_OK, NULL},
-    {"--decode tp=4,ep=4 --prefill pp=8,tp=4,ep=4 --gpu-memory 141", ST_E_CONFIG, "4 of 36 ranks do not fit; the weights alone do not fit: more ranks are needed (--decode tp=)"},
+    {"--decode tp=4,ep=4 --prefill pp=8,tp=4,ep=4 --gpu-memory 141", ST_E_CONFIG,
+     "4 of 36 ranks do not fit; the weights alone do not fit: more ranks are needed (--decode tp=)"},
     {"--single --decode tp=32,ep=4 --gpu-memory 50", ST_E_CONFIG, "rank 0 (single, stage 0, tp rank 0) does not fit"},
     {SEED "--gpu-memory 0.000001", ST_E_CONFIG, "--gpu-memory gives 1073;"},
     {"--prefill pp=94,tp=1 --decode tp=1", ST_E_CONFIG, "pp 94 is more than num_hidden_layers 93"},
@@ -359,7 +380,8 @@ START_TEST(refused_or_planned)
 }
 END_TEST
 
-/* layers of every stage, whatever their number: none is lost, empty or doubled, and their bytes are those of one stage */
+/* layers of every stage, whatever their number: none is lost, empty or doubled, and their bytes are those of one stage
+ */
 START_TEST(odd_divisions_lose_nothing)
 {
     double experts = 0;
@@ -392,7 +414,8 @@ START_TEST(sizes_do_not_wrap)
 {
     ck_assert(sum_plus(SUM_MAX, 1) == SUM_MAX && sum_plus(SUM_MAX - 1, 1) == SUM_MAX && sum_plus(2, 3) == 5);
     ck_assert(sum_times(SUM_MAX, 2) == SUM_MAX && sum_times(SUM_MAX, 1) == SUM_MAX && sum_times(SUM_MAX, 0) == 0);
-    ck_assert(sum_times((int64_t)1 << 32, (int64_t)1 << 31) == SUM_MAX && sum_times((int64_t)1 << 31, (int64_t)1 << 31) == (int64_t)1 << 62);
+    ck_assert(sum_times((int64_t)1 << 32, (int64_t)1 << 31) == SUM_MAX &&
+              sum_times((int64_t)1 << 31, (int64_t)1 << 31) == (int64_t)1 << 62);
     struct config c;
     struct topology t;
     struct rank_memory m;
@@ -408,7 +431,8 @@ START_TEST(sizes_do_not_wrap)
     struct cost_total total;
     cost_total(&c, &total);
     ck_assert(total.params == SUM_MAX && total.bytes == SUM_MAX && total.layer_flops > 0);
-    c.expert_inter = c.latent = 1 << 20; /* 92 x 2^16 experts of 1.6 TB: within 64 bits for a rank, not for all of them */
+    c.expert_inter = c.latent =
+        1 << 20; /* 92 x 2^16 experts of 1.6 TB: within 64 bits for a rank, not for all of them */
     ck_assert_int_eq(memory_rank(&c, NULL, &t, &o, 0, &m), ST_E_CONFIG);
     c.n_experts = 896;
     ck_assert_int_eq(memory_rank(&c, NULL, &t, &o, 0, &m), ST_OK);
@@ -416,7 +440,7 @@ START_TEST(sizes_do_not_wrap)
 }
 END_TEST
 
-/* ---- the pipeline's model ------------------------------------------------------------------------------------------------- */
+/* ---- the pipeline's model -------------------------------------------------------------------------------------- */
 
 static double bubble(int stages, int chunks, const double *t, int requests, int slots)
 {
@@ -433,8 +457,8 @@ START_TEST(bubble_is_the_textbook_for_equal_stages)
         for (int chunks = 1; chunks <= 8; chunks++)
             for (int requests = 1; requests <= 64; requests *= 4) {
                 double want = (stages - 1.0) / (stages - 1 + requests * chunks);
-                ck_assert_msg(fabs(bubble(stages, chunks, t, requests, 64) - want) < 1e-12, "%d stages, %d x %d chunks", stages, requests,
-                              chunks);
+                ck_assert_msg(fabs(bubble(stages, chunks, t, requests, 64) - want) < 1e-12, "%d stages, %d x %d chunks",
+                              stages, requests, chunks);
             }
     /* slots: with one, no two requests share the pipeline; with as many as stages nothing is lost */
     ck_assert(fabs(bubble(8, 1, t, 64, 1) - 0.875) < 1e-12);
@@ -461,8 +485,9 @@ START_TEST(bubble_waits_for_the_slowest_stage)
 }
 END_TEST
 
-/* A run of k3-nano, 4 stages, 8 prompts of 809 to 894 tokens in a chunk each (docs/PERFORMANCE.md): seconds at work of each stage
- * with one prompt at a time. Alone the prompts left 75.5 % idle; eight at once, at the same ratio of stages, 32.5 %. */
+/* A run of k3-nano, 4 stages, 8 prompts of 809 to 894 tokens in a chunk each (docs/PERFORMANCE.md): seconds at work of
+ * each stage with one prompt at a time. Alone the prompts left 75.5 % idle; eight at once, at the same ratio of
+ * stages, 32.5 %. */
 START_TEST(bubble_is_that_of_a_run)
 {
     static const double busy[4] = {13.81, 15.633, 15.145, 18.474};
@@ -471,7 +496,8 @@ START_TEST(bubble_is_that_of_a_run)
 }
 END_TEST
 
-/* K3's stages are nearly even by either measure, so the bubble is a little above the textbook's, and none without a pipeline */
+/* K3's stages are nearly even by either measure, so the bubble is a little above the textbook's, and none without a
+ * pipeline */
 START_TEST(bubble_of_k3)
 {
     json_t *o = planned(SEED "--max-prompt 65536", 1);
@@ -486,7 +512,8 @@ START_TEST(bubble_of_k3)
             ck_assert(value(o, path[k]) < value(o, path[0]) + 0.15);
         }
     }
-    ck_assert(value(o, "bubble.stages.7.flops") > value(o, "bubble.stages.0.flops")); /* 4 MLA layers against 2, 12 layers against 11 */
+    ck_assert(value(o, "bubble.stages.7.flops") >
+              value(o, "bubble.stages.0.flops")); /* 4 MLA layers against 2, 12 layers against 11 */
     json_decref(o);
     o = planned("--prefill pp=1,tp=4,ep=4 --decode tp=4,ep=4", 1);
     for (int i = 0; i < 3; i++) {

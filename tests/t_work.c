@@ -1,4 +1,5 @@
-/* work: the planned activations are, byte for byte, what a rank of each kind allocates; counted where it allocates them */
+/* work: the planned activations are, byte for byte, what a rank of each kind allocates; counted where it allocates them
+ */
 #include "suite.h"
 
 #include <stdlib.h>
@@ -59,12 +60,18 @@ static void open_rank(struct world *w, int r)
     OK(ops_cpu_open(ACT_FP32, "scalar", &o));
     real_new = o.mem_new;
     o.mem_new = counting_new;
-    struct target_spec ts = {.layers = split_stage(w->c.n_layers, pp, role.stage), .tp = g->tp, .tp_rank = role.tp_rank, .ep = g->ep,
-                             .max_rows = rows, .max_verify_rows = w->with_draft ? verify : 0, .max_logits = verify ? verify : 1,
+    struct target_spec ts = {.layers = split_stage(w->c.n_layers, pp, role.stage),
+                             .tp = g->tp,
+                             .tp_rank = role.tp_rank,
+                             .ep = g->ep,
+                             .max_rows = rows,
+                             .max_verify_rows = w->with_draft ? verify : 0,
+                             .max_logits = verify ? verify : 1,
                              .absorbed_prefill = 1};
     OK(target_open(&o, &w->c, w->ckpt, &ts, &comm, &t));
     if (w->with_draft) {
-        struct draft_spec ds = {.tp = g->tp, .tp_rank = role.tp_rank, .max_rows = rows, .max_seqs = decodes ? verify / block : 0};
+        struct draft_spec ds = {
+            .tp = g->tp, .tp_rank = role.tp_rank, .max_rows = rows, .max_seqs = decodes ? verify / block : 0};
         ds.n_taps = split_taps(&w->d, w->c.n_layers, pp, role.stage, ds.tap);
         ds.parts = DRAFT_FC | (last ? DRAFT_CONTEXT : 0) | (decodes ? DRAFT_BLOCK : 0);
         OK(draft_open(&o, &w->d, w->draft_ckpt, &ds, &comm, &d));
@@ -109,8 +116,14 @@ START_TEST(planned_is_allocated)
     const struct group p = {x->pp, x->P, x->pep}, q = {1, x->D, x->dep};
     const struct draft_config *d = x->draft ? &w.d : NULL;
     OK(topology_make(&w.c, d, &p, &q, x->single, &w.t));
-    w.o = (struct plan_options){.page = 16, .max_tokens = x->max_prompt + 60, .max_prompt = x->max_prompt, .concurrency = x->concurrency,
-                                .prefill_slots = 2, .staging_slots = 2, .chunk = x->chunk, .stripe = 1,
+    w.o = (struct plan_options){.page = 16,
+                                .max_tokens = x->max_prompt + 60,
+                                .max_prompt = x->max_prompt,
+                                .concurrency = x->concurrency,
+                                .prefill_slots = 2,
+                                .staging_slots = 2,
+                                .chunk = x->chunk,
+                                .stripe = 1,
                                 .block = d ? draft_verify_rows(d) : 1};
     for (int r = 0; r < w.t.n_ranks; r++) {
         struct rank_role role = topology_role(&w.t, r);
@@ -119,8 +132,8 @@ START_TEST(planned_is_allocated)
         OK(memory_rank(&w.c, d, &w.t, &w.o, r, &m));
         counted = 0;
         open_rank(&w, r);
-        ck_assert_msg(counted == m.work_bytes, "rank %d: %lld bytes are allocated, %lld were planned", r, (long long)counted,
-                      (long long)m.work_bytes);
+        ck_assert_msg(counted == m.work_bytes, "rank %d: %lld bytes are allocated, %lld were planned", r,
+                      (long long)counted, (long long)m.work_bytes);
     }
     safetensors_close(w.draft_ckpt);
     safetensors_close(w.ckpt);

@@ -34,7 +34,8 @@ enum status cmd_plan(int argc, char **argv)
     p.device_bytes = (int64_t)(o.gpu_memory * 1073741824.0);
     st = memory_fits(&s.c, s.spec ? &s.d : NULL, &s.topo, &p);
     if (st == ST_OK)
-        st = (o.json ? plan_print_json : plan_print_text)(stdout, &s.c, s.spec ? &s.d : NULL, &s.topo, &p, o.max_prompt);
+        st =
+            (o.json ? plan_print_json : plan_print_text)(stdout, &s.c, s.spec ? &s.d : NULL, &s.topo, &p, o.max_prompt);
     mem_free(node);
     return st;
 }

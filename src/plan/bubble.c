@@ -15,7 +15,8 @@ static double later(double a, double b)
 enum status bubble_times(int n_stages, int n_chunks, const double *t, int n_requests, int slots, double *bubble_p)
 {
     double *end = mem_alloc((size_t)n_stages, sizeof *end, "stage times");      /* of the latest chunk on each stage */
-    double *left = mem_alloc((size_t)slots, sizeof *left, "times of the slots"); /* when the request of a slot was through */
+    double *left =
+        mem_alloc((size_t)slots, sizeof *left, "times of the slots"); /* when the request of a slot was through */
     enum status st = end && left ? ST_OK : ST_E_NOMEM;
     double busy = 0;
     for (int r = 0; r < n_requests && st == ST_OK; r++) {
@@ -41,8 +42,9 @@ int bubble_chunks(const struct plan_options *o, int n_tokens)
     return n;
 }
 
-enum status bubble_wave(const struct config *c, const struct draft_config *d, const struct topology *t, const struct plan_options *o,
-                        int n_tokens, int n_requests, int slots, enum balance balance, double *bubble_p)
+enum status bubble_wave(const struct config *c, const struct draft_config *d, const struct topology *t,
+                        const struct plan_options *o, int n_tokens, int n_requests, int slots, enum balance balance,
+                        double *bubble_p)
 {
     const struct group *g = &t->prefill;
     int n_chunks = bubble_chunks(o, n_tokens), j = 0;
@@ -51,7 +53,8 @@ enum status bubble_wave(const struct config *c, const struct draft_config *d, co
     for (int pos = 0, end; pos < n_tokens; pos = end, j++) {
         end = split_chunk_end(pos, n_tokens, o->chunk, o->page);
         for (int s = 0; s < g->pp; s++)
-            time[s * n_chunks + j] = balance == BALANCE_FLOPS ? cost_chunk_flops(c, d, g, s, pos, end - pos, end == n_tokens)
+            time[s * n_chunks + j] = balance == BALANCE_FLOPS
+                                         ? cost_chunk_flops(c, d, g, s, pos, end - pos, end == n_tokens)
                                      : balance == BALANCE_BYTES ? cost_chunk_bytes(c, d, g, s, pos, end - pos)
                                                                 : 1;
     }

@@ -7,7 +7,8 @@
 
 enum { BF16 = 2, FP32 = 4, WORD_LINE = 64 }; /* bytes; a word has a cache line for itself */
 
-const char *const weight_name[WEIGHT_N] = {"experts", "router_latent", "attention", "mlp", "embed_head", "norms", "draft"};
+const char *const weight_name[WEIGHT_N] = {"experts",    "router_latent", "attention", "mlp",
+                                           "embed_head", "norms",         "draft"};
 
 /* ---- weights -------------------------------------------------------------------------------------------- */
 
@@ -55,7 +56,8 @@ static void moe_bytes(const struct config *c, const struct group *g, int64_t par
 
 static void layer_bytes(const struct config *c, const struct group *g, int layer, int64_t part[WEIGHT_N])
 {
-    add(&part[WEIGHT_NORMS], 6 * (int64_t)c->hidden, BF16); /* two norms, two residual norms, two residual projections */
+    add(&part[WEIGHT_NORMS], 6 * (int64_t)c->hidden,
+        BF16); /* two norms, two residual norms, two residual projections */
     add(&part[WEIGHT_ATTENTION], c->is_kda[layer] ? kda_bytes(c, g->tp) : mla_bytes(c, g->tp), 1);
     if (layer < c->n_dense)
         add(&part[WEIGHT_MLP], 3 * mul(c->dense_inter / g->tp, c->hidden), BF16);
@@ -104,7 +106,8 @@ void memory_weight_parts(const struct config *c, const struct draft_config *d, s
     for (int i = layers.begin; i < layers.end; i++) layer_bytes(c, g, i, part);
     if (with_embed) add(&part[WEIGHT_EMBED_HEAD], vocab, BF16);
     if (with_head) add(&part[WEIGHT_EMBED_HEAD], vocab, BF16);
-    if (with_head) add(&part[WEIGHT_NORMS], 3 * (int64_t)c->hidden, BF16); /* final norm, output residual norm and projection */
+    if (with_head)
+        add(&part[WEIGHT_NORMS], 3 * (int64_t)c->hidden, BF16); /* final norm, output residual norm and projection */
     if (!d || draft_part == DRAFT_NOTHING) return;
     add(&part[WEIGHT_DRAFT], fc_bytes(d, taps_of(c, d, layers)), 1);
     if (draft_part != DRAFT_FC_ONLY) add(&part[WEIGHT_DRAFT], draft_bytes(d, g->tp, draft_part == DRAFT_WHOLE), 1);
@@ -130,7 +133,8 @@ int64_t memory_weight_bytes(const struct config *c, const struct draft_config *d
 static enum status check_options(const struct plan_options *o)
 {
     const int v[] = {o->page, o->max_tokens, o->max_prompt, o->concurrency, o->prefill_slots, o->staging_slots};
-    static const char *const name[] = {"page", "max_tokens", "max_prompt", "concurrency", "prefill_slots", "staging_slots"};
+    static const char *const name[] = {"page",        "max_tokens",    "max_prompt",
+                                       "concurrency", "prefill_slots", "staging_slots"};
     for (int i = 0; i < 6; i++)
         if (v[i] < 1) return ERR(ST_E_CONFIG, "plan: %s %d: at least 1 is needed", name[i], v[i]);
     if (o->max_tokens < o->max_prompt)
@@ -206,7 +210,8 @@ enum status memory_slot_layout(const struct config *c, const struct draft_config
 static void state_parts(struct layout *l, struct rank_memory *m)
 {
     for (int i = 0; i < l->n; i++)
-        m->state[l->entry[i].comp] += mul(l->entry[i].stride, l->entry[i].n_items); /* layout_make refused what overflows */
+        m->state[l->entry[i].comp] +=
+            mul(l->entry[i].stride, l->entry[i].n_items); /* layout_make refused what overflows */
     m->pool_bytes = l->bytes;
     layout_free(l);
 }
@@ -221,7 +226,8 @@ static enum status windows(const struct config *c, const struct draft_config *d,
     } else {
         TRY(memory_slot_layout(c, d, t, o, r.tp_rank, &l));
         m->data_bytes = mul(o->staging_slots, l.bytes);
-        m->word_bytes = mul(o->staging_slots, mul(t->n_prefill, COMP_N * WORD_LINE)); /* a word per source and component */
+        m->word_bytes =
+            mul(o->staging_slots, mul(t->n_prefill, COMP_N * WORD_LINE)); /* a word per source and component */
         layout_free(&l);
     }
     m->window_bytes = sum_plus(m->data_bytes, m->word_bytes);
@@ -252,7 +258,8 @@ enum status memory_rank(const struct config *c, const struct draft_config *d, co
     m.device_bytes = sum_plus(sum_plus(m.weight_bytes, m.pool_bytes), m.work_bytes);
     m.bytes = sum_plus(m.device_bytes, m.window_bytes);
     if (m.bytes == SUM_MAX || sum_times(m.bytes, t->n_ranks) == SUM_MAX)
-        return ERR(ST_E_CONFIG, "rank %d: weights %" PRId64 ", state %" PRId64 ", activations %" PRId64 " and windows %" PRId64
+        return ERR(ST_E_CONFIG,
+                   "rank %d: weights %" PRId64 ", state %" PRId64 ", activations %" PRId64 " and windows %" PRId64
                    " bytes, or those of %d ranks together, are too large to add up; ask for fewer or shorter requests",
                    world_rank, m.weight_bytes, m.pool_bytes, m.work_bytes, m.window_bytes, t->n_ranks);
     *m_p = m;
@@ -274,10 +281,11 @@ static enum status too_large(const struct topology *t, const struct plan_options
             ? "take a shorter --chunk or --max-prompt, less --concurrency, or more ranks"
             : "take a shorter --max-prompt, less --concurrency or --slots, or more ranks";
     return ERR(ST_E_CONFIG,
-               "rank %d (%s, stage %d, tp rank %d) does not fit: weights %" PRId64 " + state %" PRId64 " + activations %" PRId64
-               " = %" PRId64 " bytes are needed on its device, --gpu-memory gives %" PRId64 "; %d of %d ranks do not fit; %s",
-               rank, group, r.stage, r.tp_rank, m->weight_bytes, m->pool_bytes, m->work_bytes, m->device_bytes, o->device_bytes,
-               n_over, t->n_ranks, remedy);
+               "rank %d (%s, stage %d, tp rank %d) does not fit: weights %" PRId64 " + state %" PRId64
+               " + activations %" PRId64 " = %" PRId64 " bytes are needed on its device, --gpu-memory gives %" PRId64
+               "; %d of %d ranks do not fit; %s",
+               rank, group, r.stage, r.tp_rank, m->weight_bytes, m->pool_bytes, m->work_bytes, m->device_bytes,
+               o->device_bytes, n_over, t->n_ranks, remedy);
 }
 
 enum status memory_fits(const struct config *c, const struct draft_config *d, const struct topology *t,

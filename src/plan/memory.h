@@ -1,7 +1,7 @@
 /* memory - bytes per rank: weights, state pools, activations, windows; and whether they fit. Pure arithmetic. Local.
  *
- * With a GPU, weights, state and activations lie on the device of the rank and the windows in host memory; on the CPU all
- * of it is host memory. Sums stay right up to 2^63-1 bytes over all ranks; more is refused. */
+ * With a GPU, weights, state and activations lie on the device of the rank and the windows in host memory; on the CPU
+ * all of it is host memory. Sums stay right up to 2^63-1 bytes over all ranks; more is refused. */
 #ifndef PDFLASH_PLAN_MEMORY_H
 #define PDFLASH_PLAN_MEMORY_H
 
@@ -25,10 +25,11 @@ struct plan_options { /* what besides topology determines sizes */
     struct share share;     /* decode ranks that receive for their node; n 0: none */
 };
 
-/* kinds of weights: routed experts; router, its bias and the latent projections (whole on every rank); KDA or MLA with their
- * convolutions and norms; dense and shared MLPs; embedding and head; layer and residual norms; all of the draft */
+/* kinds of weights: routed experts; router, its bias and the latent projections (whole on every rank); KDA or MLA with
+ * their convolutions and norms; dense and shared MLPs; embedding and head; layer and residual norms; all the draft's */
 enum weight_part {
-    WEIGHT_EXPERTS, WEIGHT_ROUTER_LATENT, WEIGHT_ATTENTION, WEIGHT_MLP, WEIGHT_EMBED_HEAD, WEIGHT_NORMS, WEIGHT_DRAFT, WEIGHT_N
+    WEIGHT_EXPERTS, WEIGHT_ROUTER_LATENT, WEIGHT_ATTENTION, WEIGHT_MLP,
+    WEIGHT_EMBED_HEAD, WEIGHT_NORMS, WEIGHT_DRAFT, WEIGHT_N
 };
 extern const char *const weight_name[WEIGHT_N];
 
@@ -44,20 +45,21 @@ struct rank_memory { /* bytes */
     int64_t bytes;            /* all */
 };
 
-/* memory_rank - bytes of a world rank. ST_E_RANGE, ST_E_CONFIG (sizes too large to add up, or of a layout), ST_E_NOMEM. */
+/* memory_rank - bytes of a world rank. ST_E_RANGE, ST_E_NOMEM, ST_E_CONFIG (a layout's, or too large to add up). */
 enum status memory_rank(const struct config *c, const struct draft_config *d, const struct topology *t,
                         const struct plan_options *o, int world_rank, struct rank_memory *m_p);
-/* memory_fits - every rank's device_bytes against o->device_bytes (0: nothing is checked). ST_E_CONFIG names the rank that
- * needs most, the bytes of each part, what there is, how many ranks do not fit, and the remedy; else as memory_rank. */
+/* memory_fits - every rank's device_bytes against o->device_bytes (0: nothing is checked). ST_E_CONFIG names the rank
+ * that needs most, the bytes of each part, what there is, how many ranks do not fit, and the remedy; else as
+ * memory_rank. */
 enum status memory_fits(const struct config *c, const struct draft_config *d, const struct topology *t,
                         const struct plan_options *o);
 
-/* what of the draft a rank holds: nothing; fc blocks of its taps; those and the context path; those and the whole draft */
+/* what of the draft a rank holds: nothing; fc of its taps and the context path; fc and the whole draft; fc alone */
 enum draft_held { DRAFT_NOTHING, DRAFT_CONTEXT_PATH, DRAFT_WHOLE, DRAFT_FC_ONLY };
-/* memory_weight_parts - weights of layers [layers) for a TP/EP shard by part, with or without embedding, head and draft.
- * memory_weight_bytes - their sum. SUM_MAX where the size cannot be said. */
-void memory_weight_parts(const struct config *c, const struct draft_config *d, struct range layers, const struct group *g,
-                         int with_embed, int with_head, int draft_part, int64_t part[WEIGHT_N]);
+/* memory_weight_parts - weights of layers [layers) for a TP/EP shard by part, with or without embedding, head and
+ * draft. memory_weight_bytes - their sum. SUM_MAX where the size cannot be said. */
+void memory_weight_parts(const struct config *c, const struct draft_config *d, struct range layers,
+                         const struct group *g, int with_embed, int with_head, int draft_part, int64_t part[WEIGHT_N]);
 int64_t memory_weight_bytes(const struct config *c, const struct draft_config *d, struct range layers,
                             const struct group *g, int with_embed, int with_head, int draft_part);
 

@@ -4,8 +4,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* ---- text ---------------------------------------------------------------------------------------------------- */
-
 static void text_stages(FILE *f, const struct survey *s)
 {
     int pp = s->t->single ? 1 : s->pp, empty = 0;
@@ -23,18 +21,19 @@ static void text_stages(FILE *f, const struct survey *s)
 
 static void text_total(FILE *f, const char *name, const struct rank_memory *m)
 {
-    fprintf(f, "  %-31s %15" PRId64 " %15" PRId64 " %15" PRId64 " %15" PRId64 " %15" PRId64 "\n", name, m->weight_bytes, m->pool_bytes,
-            m->work_bytes, m->window_bytes, m->bytes);
+    fprintf(f, "  %-31s %15" PRId64 " %15" PRId64 " %15" PRId64 " %15" PRId64 " %15" PRId64 "\n", name, m->weight_bytes,
+            m->pool_bytes, m->work_bytes, m->window_bytes, m->bytes);
 }
 
 static void text_ranks(FILE *f, const struct survey *s)
 {
-    fprintf(f, "ranks (bytes)\n  rank role    stage  tp  ep moe %15s %15s %15s %15s %15s\n", "weights", "state", "activations",
-            "windows", "in all");
+    fprintf(f, "ranks (bytes)\n  rank role    stage  tp  ep moe %15s %15s %15s %15s %15s\n", "weights", "state",
+            "activations", "windows", "in all");
     for (int r = 0; r < s->t->n_ranks; r++) {
         struct rank_role x = topology_role(s->t, r);
         char name[64];
-        snprintf(name, sizeof name, "%4d %-7s %5d %3d %3d %3d", r, print_role(s, x), x.stage, x.tp_rank, x.ep_rank, x.moe_rank);
+        snprintf(name, sizeof name, "%4d %-7s %5d %3d %3d %3d", r, print_role(s, x), x.stage, x.tp_rank, x.ep_rank,
+                 x.moe_rank);
         text_total(f, name, &s->mem[r]);
     }
     text_total(f, "sum over ranks", &s->totals.sum);
@@ -46,8 +45,9 @@ static void text_entries(FILE *f, const struct layout *l)
     for (int i = 0; i < l->n; i++) {
         const struct layout_entry *e = &l->entry[i];
         const char *half = e->comp != COMP_DRAFT ? " " : e->kv ? "V" : "K";
-        fprintf(f, "  %-5s layer %3d %s heads %d+%d: base %" PRId64 ", stride %" PRId64 ", item %" PRId64 ", %d items\n",
-                comp_name[e->comp], e->layer, half, e->head0, e->n_heads, e->base, e->stride, e->item_bytes, e->n_items);
+        fprintf(
+            f, "  %-5s layer %3d %s heads %d+%d: base %" PRId64 ", stride %" PRId64 ", item %" PRId64 ", %d items\n",
+            comp_name[e->comp], e->layer, half, e->head0, e->n_heads, e->base, e->stride, e->item_bytes, e->n_items);
     }
     fprintf(f, "  %" PRId64 " bytes in all\n", l->bytes);
 }
@@ -70,12 +70,13 @@ static void text_copies(FILE *f, const struct survey *s)
 
 static void text_bytes(FILE *f, const struct survey *s)
 {
-    fprintf(f,
-            "\nbytes (a request of %d tokens = %d pages of %d; wire: to all %d destinations; unshared: the wire's without "
-            "node sharing)\n",
-            s->n_tokens, s->n_pages, s->o->page, s->D);
-    fprintf(f, "  %-5s %15s %15s %15s %15s %16s %12s\n", "", "unique/page", "wire/page", "unique/request", "wire/request",
-            "unshared/request", "runs/request");
+    fprintf(
+        f,
+        "\nbytes (a request of %d tokens = %d pages of %d; wire: to all %d destinations; unshared: the wire's without "
+        "node sharing)\n",
+        s->n_tokens, s->n_pages, s->o->page, s->D);
+    fprintf(f, "  %-5s %15s %15s %15s %15s %16s %12s\n", "", "unique/page", "wire/page", "unique/request",
+            "wire/request", "unshared/request", "runs/request");
     for (int k = 0; k < COMP_N; k++) {
         struct volume all = print_volume(s, (enum comp)k, s->n_pages), one = {.unique = 0};
         if (k == COMP_MLA || k == COMP_DRAFT) one = print_volume(s, (enum comp)k, 1);
@@ -84,12 +85,13 @@ static void text_bytes(FILE *f, const struct survey *s)
     }
     int window = print_window_pages(s);
     if (window)
-        fprintf(f, "  the draft reads back %d tokens: %d pages, %" PRId64 " bytes of one copy, when it begins on a page, else %d and %" PRId64
-                   "; all pages are sent\n", s->d->window, window, print_window_bytes(s, window), window + 1,
-                print_window_bytes(s, window + 1));
+        fprintf(f,
+                "  the draft reads back %d tokens: %d pages, %" PRId64
+                " bytes of one copy, when it begins on a page, else %d and %" PRId64 "; all pages are sent\n",
+                s->d->window, window, print_window_bytes(s, window), window + 1, print_window_bytes(s, window + 1));
     int sources, words = print_words(s, 0, &sources);
-    fprintf(f, "\nreceived by decode tp rank 0 from %d sources, %d completion words\n  %-5s %8s %15s %15s\n", sources, words, "",
-            "copies", "bytes/page", "bytes/request");
+    fprintf(f, "\nreceived by decode tp rank 0 from %d sources, %d completion words\n  %-5s %8s %15s %15s\n", sources,
+            words, "", "copies", "bytes/page", "bytes/request");
     for (int k = 0; k < COMP_N; k++) {
         struct volume all = print_volume(s, (enum comp)k, s->n_pages), one = {.received = 0};
         if (k == COMP_MLA || k == COMP_DRAFT) one = print_volume(s, (enum comp)k, 1);
@@ -129,7 +131,8 @@ enum status print_text(FILE *f, const struct survey *s)
 }
 
 static enum status print(FILE *f, enum status (*all)(FILE *, const struct survey *), const struct config *c,
-                         const struct draft_config *d, const struct topology *t, const struct plan_options *o, int n_tokens)
+                         const struct draft_config *d, const struct topology *t, const struct plan_options *o,
+                         int n_tokens)
 {
     struct survey s;
     TRY(survey_make(c, d, t, o, n_tokens, &s));

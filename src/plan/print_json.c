@@ -31,7 +31,8 @@ static void json_ranks(FILE *f, const struct survey *s)
     fprintf(f, ",\n\"ranks\": [");
     for (int r = 0; r < s->t->n_ranks; r++) {
         struct rank_role x = topology_role(s->t, r);
-        fprintf(f, "%s{\"rank\": %d, \"role\": \"%s\", \"stage\": %d, \"tp_rank\": %d, \"ep_rank\": %d, \"moe_rank\": %d}",
+        fprintf(f,
+                "%s{\"rank\": %d, \"role\": \"%s\", \"stage\": %d, \"tp_rank\": %d, \"ep_rank\": %d, \"moe_rank\": %d}",
                 comma(&first), r, print_role(s, x), x.stage, x.tp_rank, x.ep_rank, x.moe_rank);
     }
     first = 1;
@@ -41,7 +42,8 @@ static void json_ranks(FILE *f, const struct survey *s)
         fprintf(f,
                 "%s{\"rank\": %d, \"weight_bytes\": %" PRId64 ", \"pool_bytes\": %" PRId64 ", \"work_bytes\": %" PRId64
                 ", \"window_bytes\": %" PRId64 ", \"device_bytes\": %" PRId64 ", \"bytes\": %" PRId64,
-                comma(&first), r, m->weight_bytes, m->pool_bytes, m->work_bytes, m->window_bytes, m->device_bytes, m->bytes);
+                comma(&first), r, m->weight_bytes, m->pool_bytes, m->work_bytes, m->window_bytes, m->device_bytes,
+                m->bytes);
         json_parts(f, "weights", weight_name, m->weight, WEIGHT_N);
         json_parts(f, "state", comp_name, m->state, COMP_DRAFT + 1);
         fprintf(f, ", \"windows\": {\"data\": %" PRId64 ", \"words\": %" PRId64 "}}", m->data_bytes, m->word_bytes);
@@ -61,8 +63,8 @@ static void json_stages(FILE *f, const struct survey *s)
     fprintf(f, ",\n\"stages\": [");
     for (int i = 0; i < pp; i++) {
         struct stage_view v = print_stage(s, i);
-        fprintf(f, "%s{\"stage\": %d, \"begin\": %d, \"end\": %d, \"mla\": %d, \"kda\": %d, \"captures\": [", comma(&first), i,
-                v.layers.begin, v.layers.end, v.mla, v.kda);
+        fprintf(f, "%s{\"stage\": %d, \"begin\": %d, \"end\": %d, \"mla\": %d, \"kda\": %d, \"captures\": [",
+                comma(&first), i, v.layers.begin, v.layers.end, v.mla, v.kda);
         for (int k = 0; k < v.n_taps; k++) fprintf(f, "%s%d", k ? ", " : "", v.tap[k]);
         fprintf(f, "]}");
     }
@@ -80,8 +82,8 @@ static void json_entries(FILE *f, const char *name, const struct layout *l, int 
                     "%s{\"rank\": %d, \"entry\": %d, \"component\": \"%s\", \"layer\": %d, \"kv\": %d, \"head0\": %d, "
                     "\"n_heads\": %d, \"base\": %" PRId64 ", \"stride\": %" PRId64 ", \"item_bytes\": %" PRId64
                     ", \"n_items\": %d}",
-                    comma(&first), first_rank + r, i, comp_name[e->comp], e->layer, e->kv, e->head0, e->n_heads, e->base,
-                    e->stride, e->item_bytes, e->n_items);
+                    comma(&first), first_rank + r, i, comp_name[e->comp], e->layer, e->kv, e->head0, e->n_heads,
+                    e->base, e->stride, e->item_bytes, e->n_items);
         }
     fprintf(f, "]");
 }
@@ -100,9 +102,9 @@ static void json_copies(FILE *f, const struct survey *s)
                     ", \"run\": %" PRId64 ", \"runs\": [%d, %d], \"source_step\": [%" PRId64 ", %" PRId64
                     "], \"destination_step\": [%" PRId64 ", %" PRId64 "], \"page_mod\": %d, \"page_rem\": %d}",
                     comma(&first), topology_prefill_rank(s->t, x->src_stage, x->src_tp_rank),
-                    topology_decode_rank(s->t, x->dst_tp_rank), comp_name[k->comp], k->src_entry, k->dst_entry, k->src_off,
-                    k->dst_off, k->run, k->n_runs[0], k->n_runs[1], k->src_step[0], k->src_step[1], k->dst_step[0],
-                    k->dst_step[1], k->page_mod, k->page_rem);
+                    topology_decode_rank(s->t, x->dst_tp_rank), comp_name[k->comp], k->src_entry, k->dst_entry,
+                    k->src_off, k->dst_off, k->run, k->n_runs[0], k->n_runs[1], k->src_step[0], k->src_step[1],
+                    k->dst_step[0], k->dst_step[1], k->page_mod, k->page_rem);
         }
     }
     fprintf(f, "]");
@@ -116,14 +118,18 @@ static void json_bytes(FILE *f, const struct survey *s)
         struct volume all = print_volume(s, (enum comp)k, s->n_pages), one = {.unique = 0};
         if (k == COMP_MLA || k == COMP_DRAFT) one = print_volume(s, (enum comp)k, 1);
         fprintf(f,
-                ",\n  \"%s\": {\"unique_per_page\": %" PRId64 ", \"wire_per_page\": %" PRId64 ", \"unique_per_request\": %" PRId64
-                ", \"wire_per_request\": %" PRId64 ", \"unshared_per_request\": %" PRId64 ", \"runs_per_request\": %" PRId64 ", \"received_per_page\": %" PRId64
-                ", \"received_per_request\": %" PRId64 ", \"copies\": %d}",
-                comp_name[k], one.unique, one.wire, all.unique, all.wire, all.held, all.runs, one.received, all.received, all.copies);
+                ",\n  \"%s\": {\"unique_per_page\": %" PRId64 ", \"wire_per_page\": %" PRId64
+                ", \"unique_per_request\": %" PRId64 ", \"wire_per_request\": %" PRId64
+                ", \"unshared_per_request\": %" PRId64 ", \"runs_per_request\": %" PRId64
+                ", \"received_per_page\": %" PRId64 ", \"received_per_request\": %" PRId64 ", \"copies\": %d}",
+                comp_name[k], one.unique, one.wire, all.unique, all.wire, all.held, all.runs, one.received,
+                all.received, all.copies);
     }
     int window = print_window_pages(s);
     if (window)
-        fprintf(f, ",\n  \"draft_window\": {\"tokens\": %d, \"pages\": %d, \"bytes\": %" PRId64 ", \"bytes_unaligned\": %" PRId64 "}",
+        fprintf(f,
+                ",\n  \"draft_window\": {\"tokens\": %d, \"pages\": %d, \"bytes\": %" PRId64
+                ", \"bytes_unaligned\": %" PRId64 "}",
                 s->d->window, window, print_window_bytes(s, window), print_window_bytes(s, window + 1));
     int sources, words = print_words(s, 0, &sources);
     fprintf(f, ",\n  \"words\": {\"words\": %d, \"sources\": %d}},\n\"sources\": [", words, sources);
@@ -153,6 +159,3 @@ enum status print_json(FILE *f, const struct survey *s)
     fprintf(f, "}\n");
     return ST_OK;
 }
-
-/* ---- public -------------------------------------------------------------------------------------------------- */
-

@@ -4,7 +4,7 @@
 
 #include "plan/print_priv.h"
 
-/* ---- memory by part ---------------------------------------------------------------------------------------------- */
+/* ---- memory by part -------------------------------------------------------------------------------------------- */
 
 static void text_parts(FILE *f, const char *title, const char *const *name, const int64_t *v, int n)
 {
@@ -45,13 +45,15 @@ void print_memory_text(FILE *f, const struct survey *s)
         text_parts(f, "windows", window_name, window, 2);
     }
     if (s->o->device_bytes)
-        fprintf(f, "  every rank fits: %" PRId64 " bytes a device; rank %d, the fullest, leaves %" PRId64 "\n", s->o->device_bytes,
-                s->totals.fullest, s->o->device_bytes - s->totals.most.device_bytes);
+        fprintf(f, "  every rank fits: %" PRId64 " bytes a device; rank %d, the fullest, leaves %" PRId64 "\n",
+                s->o->device_bytes, s->totals.fullest, s->o->device_bytes - s->totals.most.device_bytes);
 }
 
-/* ---- state of one request ---------------------------------------------------------------------------------------- */
+/* ---- state of one request -------------------------------------------------------------------------------------- */
 
-enum { STATE_HEADS, STATE_KDA, STATE_CONV, STATE_FIXED, STATE_MLA_ROW, STATE_MLA, STATE_MLA_MOST, STATE_DRAFT, STATE_ROWS };
+enum {
+    STATE_HEADS, STATE_KDA, STATE_CONV, STATE_FIXED, STATE_MLA_ROW, STATE_MLA, STATE_MLA_MOST, STATE_DRAFT, STATE_ROWS
+};
 static const struct {
     const char *name, *key;
 } state_row[STATE_ROWS] = {
@@ -89,7 +91,8 @@ static void text_state(FILE *f, const struct survey *s)
     state_of(s, 1, whole);
     state_of(s, s->P ? s->P : 1, prefill);
     state_of(s, s->D, decode);
-    fprintf(f, "\nstate of a request (bytes; a prefill rank holds the layers of its stage of it)\n  %-33s %15s", "", "whole model");
+    fprintf(f, "\nstate of a request (bytes; a prefill rank holds the layers of its stage of it)\n  %-33s %15s", "",
+            "whole model");
     if (s->P) fprintf(f, "    prefill tp %-3d", s->P);
     fprintf(f, "    %s tp %-3d\n", s->P ? " decode" : " single", s->D);
     for (int i = 0; i < STATE_ROWS; i++) {
@@ -98,8 +101,10 @@ static void text_state(FILE *f, const struct survey *s)
         fprintf(f, " %17" PRId64 "\n", decode[i]);
     }
     if (whole[STATE_MLA])
-        fprintf(f, "  KDA and convolution state weighs as much as the MLA rows of %" PRId64 " tokens; a decode step reads and writes it: %"
-                   PRId64 " bytes\n", whole[STATE_FIXED] / whole[STATE_MLA], 2 * whole[STATE_FIXED]);
+        fprintf(f,
+                "  KDA and convolution state weighs as much as the MLA rows of %" PRId64
+                " tokens; a decode step reads and writes it: %" PRId64 " bytes\n",
+                whole[STATE_FIXED] / whole[STATE_MLA], 2 * whole[STATE_FIXED]);
 }
 
 static void json_state(FILE *f, const struct survey *s)
@@ -120,7 +125,7 @@ static void json_state(FILE *f, const struct survey *s)
     fputc('}', f);
 }
 
-/* ---- cost ---------------------------------------------------------------------------------------------------------- */
+/* ---- cost ------------------------------------------------------------------------------------------------------ */
 
 enum { STEPS = 7 };
 
@@ -150,25 +155,34 @@ static void text_cost(FILE *f, const struct survey *s)
     cost_total(s->c, &t);
     steps(s, rows);
     replicated(s->c, whole);
-    fprintf(f, "\nmodel (a layer; operations of a token, two a multiply-add, without its context)\n  %-17s %6s %15s %15s %15s\n", "", "layers",
-            "parameters", "bytes", "operations");
+    fprintf(f,
+            "\nmodel (a layer; operations of a token, two a multiply-add, without its context)\n  %-17s %6s %15s %15s "
+            "%15s\n",
+            "", "layers", "parameters", "bytes", "operations");
     for (int k = 0; k < COST_N; k++)
-        fprintf(f, "  %-17s %6d %15" PRId64 " %15" PRId64 " %15" PRId64 "\n", cost_name[k], row[k].layers, row[k].params, row[k].bytes,
-                row[k].flops);
-    fprintf(f, "  a routed expert's parameters and bytes are those of one of %d, its operations those of a token's %d\n", s->c->n_experts,
-            s->c->top_k);
+        fprintf(f, "  %-17s %6d %15" PRId64 " %15" PRId64 " %15" PRId64 "\n", cost_name[k], row[k].layers,
+                row[k].params, row[k].bytes, row[k].flops);
+    fprintf(f,
+            "  a routed expert's parameters and bytes are those of one of %d, its operations those of a token's %d\n",
+            s->c->n_experts, s->c->top_k);
     fprintf(f, "  all: %" PRId64 " parameters, %" PRId64 " bytes; a token uses %" PRId64 " of its matrices, %" PRId64
                " without the embedding table\n", t.params, t.bytes, t.active, t.active_no_embed);
-    fprintf(f, "  operations of a token: %" PRId64 " in all layers, %" PRId64 " in the head; for each token of context %" PRId64
-               " more absorbed, %" PRId64 " expanded\n", t.layer_flops, row[COST_HEAD].flops, t.context_flops[0], t.context_flops[1]);
-    fprintf(f, "  attention residuals read %" PRId64 " rows of %d numbers for a token, %" PRId64 " bytes in BF16\n", t.residual_rows,
-            s->c->hidden, 2 * t.residual_rows * s->c->hidden);
-    fprintf(f, "  bytes of a decode step: %" PRId64 " beside experts and embedding; whole on every rank of them: router and latent pair %"
-               PRId64 ", MLA's q_a and kv_a %" PRId64 ", KDA's f_a %" PRId64 "\n", t.non_expert_bytes, whole[0], whole[1], whole[2]);
-    fprintf(f, "  rows of a step, experts of a layer they touch, bytes of weights read (routing taken as independent)\n");
+    fprintf(f,
+            "  operations of a token: %" PRId64 " in all layers, %" PRId64
+            " in the head; for each token of context %" PRId64 " more absorbed, %" PRId64 " expanded\n",
+            t.layer_flops, row[COST_HEAD].flops, t.context_flops[0], t.context_flops[1]);
+    fprintf(f, "  attention residuals read %" PRId64 " rows of %d numbers for a token, %" PRId64 " bytes in BF16\n",
+            t.residual_rows, s->c->hidden, 2 * t.residual_rows * s->c->hidden);
+    fprintf(f,
+            "  bytes of a decode step: %" PRId64
+            " beside experts and embedding; whole on every rank of them: router and latent pair %" PRId64
+            ", MLA's q_a and kv_a %" PRId64 ", KDA's f_a %" PRId64 "\n",
+            t.non_expert_bytes, whole[0], whole[1], whole[2]);
+    fprintf(f,
+            "  rows of a step, experts of a layer they touch, bytes of weights read (routing taken as independent)\n");
     for (int i = 0; i < STEPS; i++)
-        fprintf(f, "  %5d %7.1f %19.0f%s\n", rows[i], cost_experts_touched(s->c, rows[i]), cost_step_bytes(s->c, rows[i]),
-                i == 1 ? "   a block to verify" : "");
+        fprintf(f, "  %5d %7.1f %19.0f%s\n", rows[i], cost_experts_touched(s->c, rows[i]),
+                cost_step_bytes(s->c, rows[i]), i == 1 ? "   a block to verify" : "");
 }
 
 static void json_cost(FILE *f, const struct survey *s)
@@ -183,14 +197,21 @@ static void json_cost(FILE *f, const struct survey *s)
     replicated(s->c, whole);
     fprintf(f, ",\n\"model\": {\"parts\": [");
     for (int k = 0; k < COST_N; k++)
-        fprintf(f, "%s\n    {\"part\": \"%s\", \"layers\": %d, \"parameters\": %" PRId64 ", \"bytes\": %" PRId64 ", \"flops_per_token\": %" PRId64
-                   "}", k ? "," : "", cost_name[k], row[k].layers, row[k].params, row[k].bytes, row[k].flops);
-    fprintf(f, "],\n  \"parameters\": %" PRId64 ", \"bytes\": %" PRId64 ", \"active_parameters\": %" PRId64
-               ", \"active_parameters_without_embedding\": %" PRId64 ",\n  \"layer_flops_per_token\": %" PRId64
-               ", \"context_flops_absorbed\": %" PRId64 ", \"context_flops_expanded\": %" PRId64 ", \"step_bytes_without_experts\": %" PRId64,
-            t.params, t.bytes, t.active, t.active_no_embed, t.layer_flops, t.context_flops[0], t.context_flops[1], t.non_expert_bytes);
+        fprintf(f,
+                "%s\n    {\"part\": \"%s\", \"layers\": %d, \"parameters\": %" PRId64 ", \"bytes\": %" PRId64
+                ", \"flops_per_token\": %" PRId64 "}",
+                k ? "," : "", cost_name[k], row[k].layers, row[k].params, row[k].bytes, row[k].flops);
+    fprintf(f,
+            "],\n  \"parameters\": %" PRId64 ", \"bytes\": %" PRId64 ", \"active_parameters\": %" PRId64
+            ", \"active_parameters_without_embedding\": %" PRId64 ",\n  \"layer_flops_per_token\": %" PRId64
+            ", \"context_flops_absorbed\": %" PRId64 ", \"context_flops_expanded\": %" PRId64
+            ", \"step_bytes_without_experts\": %" PRId64,
+            t.params, t.bytes, t.active, t.active_no_embed, t.layer_flops, t.context_flops[0], t.context_flops[1],
+            t.non_expert_bytes);
     fprintf(f, ", \"residual_bytes_per_token\": %" PRId64, 2 * t.residual_rows * s->c->hidden);
-    fprintf(f, ",\n  \"replicated_bytes\": {\"router_latent\": %" PRId64 ", \"mla_a\": %" PRId64 ", \"kda_f_a\": %" PRId64 "},\n  \"steps\": [",
+    fprintf(f,
+            ",\n  \"replicated_bytes\": {\"router_latent\": %" PRId64 ", \"mla_a\": %" PRId64 ", \"kda_f_a\": %" PRId64
+            "},\n  \"steps\": [",
             whole[0], whole[1], whole[2]);
     for (int i = 0; i < STEPS; i++)
         fprintf(f, "%s{\"rows\": %d, \"experts_touched\": %.3f, \"weight_bytes\": %.0f}", i ? ", " : "", rows[i],
@@ -198,14 +219,17 @@ static void json_cost(FILE *f, const struct survey *s)
     fprintf(f, "]}");
 }
 
-/* ---- bubble -------------------------------------------------------------------------------------------------------- */
+/* ---- bubble ---------------------------------------------------------------------------------------------------- */
 
 static void text_bubble(FILE *f, const struct survey *s)
 {
     int n = bubble_chunks(s->o, s->n_tokens);
-    fprintf(f, "\npipeline bubble (idle share of prefill while a wave of prompts passes: %d tokens, %d chunk%s each, %d stages;\n"
-               "stage times all equal, by operations, by bytes; the model behind it is in the manual)\n  %-11s %8s %12s %8s\n",
-            s->n_tokens, n, n == 1 ? "" : "s", s->pp, "concurrency", "equal", "operations", "bytes");
+    fprintf(
+        f,
+        "\npipeline bubble (idle share of prefill while a wave of prompts passes: %d tokens, %d chunk%s each, %d "
+        "stages;\n"
+        "stage times all equal, by operations, by bytes; the model behind it is in the manual)\n  %-11s %8s %12s %8s\n",
+        s->n_tokens, n, n == 1 ? "" : "s", s->pp, "concurrency", "equal", "operations", "bytes");
     for (int i = 0; i < BUBBLE_WAVES; i++)
         fprintf(f, "  %11d %7.1f%% %11.1f%% %7.1f%%\n", print_wave[i], 100 * s->bubble[i][BALANCE_EQUAL],
                 100 * s->bubble[i][BALANCE_FLOPS], 100 * s->bubble[i][BALANCE_BYTES]);
@@ -220,7 +244,8 @@ static void text_bubble(FILE *f, const struct survey *s)
 
 static void json_bubble(FILE *f, const struct survey *s)
 {
-    fprintf(f, ",\n\"bubble\": {\"tokens\": %d, \"chunks\": %d, \"waves\": [", s->n_tokens, bubble_chunks(s->o, s->n_tokens));
+    fprintf(f, ",\n\"bubble\": {\"tokens\": %d, \"chunks\": %d, \"waves\": [", s->n_tokens,
+            bubble_chunks(s->o, s->n_tokens));
     for (int i = 0; i < BUBBLE_WAVES; i++) {
         fprintf(f, "%s{\"concurrency\": %d", i ? ", " : "", print_wave[i]);
         for (int b = 0; b < BALANCE_N; b++) fprintf(f, ", \"%s\": %.6f", balance_name[b], s->bubble[i][b]);

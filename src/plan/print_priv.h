@@ -42,9 +42,9 @@ struct stage_view {
     int mla, kda, n_taps, tap[CONFIG_MAX_TAPS]; /* target layers captured, ascending */
 };
 
-/* survey_make - ST_E_CONFIG, ST_E_HANDSHAKE, ST_E_INTERNAL (coverage), ST_E_NOMEM; on failure nothing is left to free. */
-enum status survey_make(const struct config *c, const struct draft_config *d, const struct topology *t, const struct plan_options *o,
-                        int n_tokens, struct survey *s_p);
+/* survey_make - ST_E_CONFIG, ST_E_HANDSHAKE, ST_E_INTERNAL (coverage), ST_E_NOMEM; failed: nothing is allocated. */
+enum status survey_make(const struct config *c, const struct draft_config *d, const struct topology *t,
+                        const struct plan_options *o, int n_tokens, struct survey *s_p);
 void survey_free(struct survey *s);
 
 /* print_sources - prefill ranks. print_role - word for a rank's group. print_stage - what a stage owns. */
@@ -58,7 +58,7 @@ struct volume print_volume(const struct survey *s, enum comp comp, int n_pages);
 int64_t print_sent(const struct survey *s, int stage, int p, int *peers_p);
 /* print_words - completion words that decode rank q waits for, and from how many sources. */
 int print_words(const struct survey *s, int q, int *sources_p);
-/* print_copy - first copy of a component from tp rank p to destination q over all stages, NULL if none; counts them all. */
+/* print_copy - first copy of a component from tp rank p to destination q, any stage, NULL if none; their number. */
 const struct plan_copy *print_copy(const struct survey *s, enum comp comp, int p, int q, int *n_p);
 /* print_window_pages - pages of a draft's window, when all its layers slide and the prompt is longer, else 0;
  * print_window_bytes - draft K/V of that many pages, one copy. */

@@ -53,7 +53,8 @@ static enum status survey_pairs(struct survey *s)
     for (int q = 0; q < s->D && st == ST_OK; q++) {
         for (int i = 0; i < n && st == ST_OK; i++) {
             struct pair_plan *at = &s->pair[q * n + i];
-            st = transfer_plan_pair(s->c, s->d, &s->src[i], i / s->P, i / s->P == s->pp - 1, &s->dst[q], s->o->stripe, at);
+            st = transfer_plan_pair(s->c, s->d, &s->src[i], i / s->P, i / s->P == s->pp - 1, &s->dst[q], s->o->stripe,
+                                    at);
             p[i] = at;
             l[i] = &s->src[i];
         }
@@ -68,10 +69,27 @@ static uint64_t survey_hash(const struct survey *s)
 {
     const struct topology *t = s->t;
     const struct plan_options *o = s->o;
-    const int64_t head[] = {(int64_t)s->c->hash, s->d ? (int64_t)s->d->hash : 0, t->single, t->prefill.pp, t->prefill.tp,
-                            t->prefill.ep, t->decode.pp, t->decode.tp, t->decode.ep, o->page, o->max_tokens,
-                            o->max_prompt, o->concurrency, o->prefill_slots, o->staging_slots, o->chunk, o->order,
-                            o->kv, o->draft_kv, o->stripe != 0, o->share.n};
+    const int64_t head[] = {(int64_t)s->c->hash,
+                            s->d ? (int64_t)s->d->hash : 0,
+                            t->single,
+                            t->prefill.pp,
+                            t->prefill.tp,
+                            t->prefill.ep,
+                            t->decode.pp,
+                            t->decode.tp,
+                            t->decode.ep,
+                            o->page,
+                            o->max_tokens,
+                            o->max_prompt,
+                            o->concurrency,
+                            o->prefill_slots,
+                            o->staging_slots,
+                            o->chunk,
+                            o->order,
+                            o->kv,
+                            o->draft_kv,
+                            o->stripe != 0,
+                            o->share.n};
     uint64_t h = hash64(head, sizeof head, 0);
     if (o->share.n) h = hash64(o->share.node, (size_t)o->share.n * sizeof *o->share.node, h);
     for (int i = 0; i < s->D; i++) {
@@ -112,7 +130,8 @@ static enum status survey_bubbles(struct survey *s)
     if (slots == by_default) slots = 0; /* then each wave has what a run of that concurrency would have */
     for (int i = 0; i < BUBBLE_WAVES && !s->t->single; i++)
         for (int b = 0; b < BALANCE_N; b++)
-            TRY(bubble_wave(s->c, s->d, s->t, s->o, s->n_tokens, print_wave[i], slots, (enum balance)b, &s->bubble[i][b]));
+            TRY(bubble_wave(s->c, s->d, s->t, s->o, s->n_tokens, print_wave[i], slots, (enum balance)b,
+                            &s->bubble[i][b]));
     return ST_OK;
 }
 
@@ -121,7 +140,8 @@ enum status survey_make(const struct config *c, const struct draft_config *d, co
 {
     struct survey s = {.c = c, .d = d, .t = t, .o = o, .n_tokens = n_tokens, .D = t->decode.tp};
     if (n_tokens < 1 || n_tokens > o->max_prompt)
-        return ERR(ST_E_CONFIG, "plan: a prompt of %d tokens; 1 to max_prompt %d can be shown", n_tokens, o->max_prompt);
+        return ERR(ST_E_CONFIG, "plan: a prompt of %d tokens; 1 to max_prompt %d can be shown", n_tokens,
+                   o->max_prompt);
     if (o->page < 1) return ERR(ST_E_CONFIG, "plan: page %d: at least 1 is needed", o->page);
     s.n_pages = (n_tokens - 1) / o->page + 1;
     if (!t->single) {

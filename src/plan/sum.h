@@ -1,7 +1,7 @@
 /* sum - sums and products of sizes that stay at SUM_MAX instead of wrapping round.
  *
- * All operands are sizes or counts, >= 0. A result of SUM_MAX means "more than can be said" and is refused where sizes are
- * handed out; until then it only grows by nothing. Local. */
+ * All operands are sizes or counts, >= 0. A result of SUM_MAX means "more than can be said" and is refused where sizes
+ * are handed out; until then it only grows by nothing. Local. */
 #ifndef PDFLASH_PLAN_SUM_H
 #define PDFLASH_PLAN_SUM_H
 

@@ -82,7 +82,8 @@ static int64_t draft(const struct draft_config *d, int tp, int context, int bloc
     struct range kv = split_kv_heads(d->kv_heads, tp, 0);
     int64_t width = d->hidden;
     if (context) width += 2 * (int64_t)(kv.end - kv.begin) * d->head_dim;
-    if (block) width += 2 * (int64_t)d->hidden + 2 * (int64_t)(d->q_heads / tp) * d->head_dim + 3 * (int64_t)(d->inter / tp);
+    if (block)
+        width += 2 * (int64_t)d->hidden + 2 * (int64_t)(d->q_heads / tp) * d->head_dim + 3 * (int64_t)(d->inter / tp);
     int64_t n = sum_times(rows, width);
     if (block && d->kind == DRAFT_DSPARK) n = sum_plus(n, sum_times(seqs, (int64_t)d->markov_rank + d->vocab / tp));
     return n;

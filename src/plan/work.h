@@ -1,9 +1,9 @@
 /* work - bytes of activations that a rank holds all through a run. Pure arithmetic. Local.
  *
- * What the model and the roles allocate once at start, in FP32, for the largest batch of the rank (a chunk of the longest
- * prompt in prefill, concurrency x block verify rows in decode):
- *   the layers' scratch and three planes of rows; logits of the last stage; the flows between layers and stages (prefix,
- *   draft accumulator and the whole bank: two in prefill, so that one is computed while the other is on its way);
+ * What the model and the roles allocate once at start, in FP32, for the largest batch of the rank (a chunk of the
+ * longest prompt in prefill, concurrency x block verify rows in decode):
+ *   the layers' scratch and three planes of rows; logits of the last stage; the flows between layers and stages
+ *   (prefix, draft accumulator and the whole bank: two in prefill: one is computed while the other is on its way);
  *   decode: what KDA keeps of a verify batch to replay the accepted rows, and the taps of a round;
  *   the draft's rows.
  * Not in it: what a backend takes for itself (prepare in ops.h, library workspaces) and buffers of MPI. */
