@@ -202,7 +202,7 @@ START_TEST(the_head_is_its_formula)
     }
     OK(target_head(r.t, y, N * GAMMA));
     OK(target_gather_logits(r.t, u0));
-    OK(draft_markov(r.d, r.t, seq, N, GAMMA, y, id));
+    OK(draft_markov(r.d, r.t, seq, NULL, N, GAMMA, y, id));
     OK(target_gather_logits(r.t, u1));
     for (int g = 0; g < N; g++)
         for (int k = 0; k < GAMMA; k++) {
@@ -234,10 +234,10 @@ START_TEST(a_damaged_row_spoils_its_own_sequence_only)
     float *b = golden("p37", "block/y", GAMMA * HIDDEN), y[GAMMA * N * HIDDEN];
     for (int k = 0; k < GAMMA * N; k++) memcpy(y + k * HIDDEN, b + k / N * HIDDEN, HIDDEN * 4);
     OK(target_head(r.t, y, N * GAMMA));
-    OK(draft_markov(r.d, r.t, seq, N, GAMMA, y, sound));
+    OK(draft_markov(r.d, r.t, seq, NULL, N, GAMMA, y, sound));
     y[(2 * N + 1) * HIDDEN + 3] = NAN; /* slot 2 of sequence 1 */
     OK(target_head(r.t, y, N * GAMMA));
-    OK(draft_markov(r.d, r.t, seq, N, GAMMA, y, id));
+    OK(draft_markov(r.d, r.t, seq, NULL, N, GAMMA, y, id));
     ck_assert_mem_eq(id, sound, GAMMA * sizeof *id);
     ck_assert_mem_eq(id + GAMMA, sound + GAMMA, 2 * sizeof *id);
     ck_assert_int_eq(id[GAMMA + 2], -1);
