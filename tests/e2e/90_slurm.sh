@@ -18,7 +18,7 @@ refuses() {
     expect 2 "refused: $text" "$text" env SLURM_JOB_ID=1 SLURM_NTASKS=16 SLURM_JOB_NUM_NODES=1 SLURM_JOB_NODELIST=here OUT="$W/no.h5" \
         PROMPTS="$W/p.h5" "${@:1:$#-1}" bash "jobs/${*: -1}"
 }
-rm -f "$W"/*.h5 "$W"/*.jsonl
+rm -rf "${W:?}"/* # logs are appended to
 $X make "$W/p.h5" train00 train01 train02 train03 train04 train05 test00 test01
 refuses "PDFLASH_DIR=/nowhere has no jobs/common.sh" PDFLASH_DIR=/nowhere pdflash.sbatch
 refuses "PDFLASH=/nowhere is no program" PDFLASH=/nowhere pdflash.sbatch
@@ -112,6 +112,10 @@ tear_down() {
         done
         kill "${daemons[@]}" 2>/dev/null
         wait "${daemons[@]}" 2>/dev/null
+        # what is left of a job that would not end: all that was started under this Slurm, and nothing else, has its SLURM_CONF
+        local left
+        left=$(grep -lsz "^SLURM_CONF=$S/slurm.conf" /proc/[0-9]*/environ | cut -d/ -f3 | grep -vx $$)
+        [ -z "$left" ] || kill -9 $left 2>/dev/null
     fi
     [ "${SLURM_KEEP:-0}" = 1 ] || rm -rf "$S"
 }
@@ -201,7 +205,7 @@ ends() {
     while [ $((SECONDS - t0)) -lt 240 ]; do
         state=$(field "$1" JobState)
         case $state in COMPLETED | FAILED | CANCELLED | TIMEOUT | NODE_FAIL | BOOT_FAIL) break ;; esac
-        [ "$state" = PENDING ] && [ "$(field "$1" Reason)" = BeginTime ] && scontrol update job="$1" StartTime=now
+        [ "$state" = PENDING ] && [ "$(field "$1" Reason)" = BeginTime ] && scontrol update job="$1" StartTime=now TimeLimit=10
         sleep 0.3
     done
     if [ "$state" = "$2" ]; then
@@ -226,17 +230,21 @@ same() { check "$1: the tokens of a run that nobody stopped" $X tokens "$W/whole
 attempts() { check "$1: $2 attempts in the file" sh -c "'$PDFLASH' show --json '$W/$1.h5' | grep -q '\"attempt\": $2,'"; }
 
 for f in jobs/*.sbatch; do check "sbatch --test-only $f" sbatch --test-only "$f"; done
-# the first to be submitted waits longest: Slurm looks at time limits every 30 seconds
-limit=$(submit limit FIRST=hold:3 --ntasks=2 --time=1 --signal=B:USR1@25 jobs/pdflash.sbatch)
+limit=$(submit limit FIRST=hold:3 --ntasks=2 --time=60 --signal=B:USR1@65 jobs/pdflash.sbatch)
 whole=$(submit whole $pp2 --ntasks=4 jobs/pdflash.sbatch)
 smoke=$(submit smoke --nodes=2 jobs/smoke.sbatch)
+# the limit comes once three rows are there, however slow this machine is. Slurm looks at limits every 30 seconds, and signals
+# those early that would be late at its next look: now it signals at its next, which is why this job comes first and ends last
+until_rows limit 3 "$limit"
+t=$(field "$limit" RunTime)
+scontrol update job="$limit" TimeLimit=$((10#${t:3:2} + (10#${t:6:2} + 35) / 60 + 1))
 ends "$whole" COMPLETED "one job for both groups"
 says whole "exit code 0: 8 rows in "
 ends "$smoke" COMPLETED "smoke on two nodes"
 says smoke "smoke: ok"
 
 two=$(submit two $pp2 --ntasks-per-node=2 jobs/two-nodes.sbatch)
-other=$(submit other MPIRUN="mpirun --bind-to none" --ntasks-per-node=1 jobs/two-nodes.sbatch)
+other=$(submit other $pp2 MPIRUN="mpirun --bind-to none" --ntasks-per-node=2 jobs/two-nodes.sbatch)
 few=$(submit few $pp2 DECODE=tp=4 --ntasks-per-node=3 jobs/two-nodes.sbatch)
 ends "$two" COMPLETED "two nodes"
 check "prefill is on one node, decode on the other" sh -c \
@@ -293,7 +301,7 @@ requeued=$(submit requeued FIRST=hold:3 --ntasks=2 jobs/pdflash.sbatch)
 # what does not finish within GRACE is dropped: a stage that takes 3 s for each prompt
 slow=$(submit slow FIRST=delay:0@3000 GRACE=1 --ntasks=2 jobs/pdflash.sbatch)
 # stopped before a row was finished: no second start
-none=$(submit none FIRST=hold:0 --ntasks=2 jobs/pdflash.sbatch)
+none=$(submit none FIRST=delay:0@60000 GRACE=1 --ntasks=2 jobs/pdflash.sbatch)
 until_rows cancelled 3 "$cancelled"
 scancel "$cancelled"
 ends "$cancelled" CANCELLED "scancel"
