@@ -39,8 +39,13 @@ expect 1 "--progress: out of range" "allowed -1 to" "$PDFLASH" run $MODEL --sing
 
 # ---- a resumed run: what earlier attempts did is no part of its rates
 "$PDFLASH" run $MODEL --single --prompts "$W/p.h5" --max-new 256 --inject hold:5 --out "$W/r.h5" >"$W/hold.log" 2>&1 &
-for _ in $(seq 300); do sleep 0.2; [ "$(wc -l <"$W/r.h5.jsonl" 2>/dev/null || echo 0)" -lt 9 ] || break; done
-kill -USR1 $! && wait $!
+pid=$!
+for _ in $(seq 600); do
+    [ "$(grep -c '"kind":"row"' "$W/r.h5.jsonl" 2>/dev/null)" = 5 ] && break
+    sleep 0.2
+done
+kill -USR1 $pid && wait $pid
+[ $? = 75 ] && pass "an interrupted run" || fail "an interrupted run"
 expect 0 "a resumed run" "12 of 12 rows, complete" \
     "$PDFLASH" run $MODEL --single --prompts "$W/p.h5" --max-new 256 --out "$W/r.h5" --resume --progress 0.02
 cp "$W/expect.log" "$W/resumed.log"
