@@ -188,7 +188,8 @@ static enum status look(struct diagnose *g, struct live *l, const struct diagnos
             snprintf(note, sizeof g->note[c], "it is the one before the round: the commit left it as it was");
         else if (c >= PART_DRAFT_K && zero > 0)
             snprintf(note, sizeof g->note[c], "%d of %d positions hold zeros", zero, x->pos);
-        else snprintf(note, sizeof g->note[c], "neither that of before the round nor that of all rows");
+        else if (c <= PART_CONV)
+            snprintf(note, sizeof g->note[c], "it is neither that of before the round nor that of all rows");
     }
     return ST_OK;
 }
