@@ -310,7 +310,7 @@ static enum status add_swaps(struct diagnose *g)
 
 enum { MASK_BEST = 3, MASK_FEW = 3 }; /* mask rows that go on; anchors, slots of the work pool, that choose them */
 
-/* the mean surprise of mask row `mask` at the few anchors of seq */
+/* mean accepted drafts and mean surprise of the mask row of x at the few anchors of seq */
 static enum status try_mask(struct diagnose *g, const struct draft_seq *seq, int few, struct diagnose_trial *x)
 {
     struct held held;
@@ -322,9 +322,17 @@ static enum status try_mask(struct diagnose *g, const struct draft_seq *seq, int
     change_back(g, &held);
     TRY(st);
     score(g, 0, few, 1, &slots);
-    x->nll = 0;
-    for (int i = 0; i < few; i++) x->nll += g->nll[i] / few;
+    x->accepted = x->nll = 0;
+    for (int i = 0; i < few; i++) {
+        x->accepted += g->accepted[i] / few;
+        x->nll += g->nll[i] / few;
+    }
     return ST_OK;
+}
+
+static int better_mask(const struct diagnose_trial *a, const struct diagnose_trial *b)
+{
+    return a->accepted != b->accepted ? a->accepted > b->accepted : a->nll < b->nll;
 }
 
 /* Special tokens are many: each is tried at a few anchors, and the best go on. The context does not depend on them. */
@@ -343,9 +351,9 @@ static enum status choose_masks(struct diagnose *g, struct diagnose_trial *best,
         struct diagnose_trial x = {.kind = TRIAL_MASK, .mask = g->p.mask[i]};
         if (x.mask == g->d->c.mask_id || x.mask < 0 || x.mask >= g->p.c->vocab) continue;
         TRY(try_mask(g, seq, few, &x));
-        if (n_best == MASK_BEST && x.nll >= best[MASK_BEST - 1].nll) continue;
+        if (n_best == MASK_BEST && !better_mask(&x, &best[MASK_BEST - 1])) continue;
         int at = n_best < MASK_BEST ? n_best++ : MASK_BEST - 1;
-        for (; at > 0 && x.nll < best[at - 1].nll; at--) best[at] = best[at - 1];
+        for (; at > 0 && better_mask(&x, &best[at - 1]); at--) best[at] = best[at - 1];
         best[at] = x;
     }
     for (int i = 0; i < few; i++) TRY(state_release(&g->work, seq[i].slot));

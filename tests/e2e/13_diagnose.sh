@@ -34,6 +34,7 @@ found() {
 # healthy SPEC : nothing is found where nothing is wrong
 healthy() {
     local spec=$1 report=$W/$1-none.txt
+    rm -f "$W/$spec.h5"
     diagnose $spec $spec-none --out "$W/$spec.h5"
     if [ $rc = 0 ] && grep -q '^no fault found; accept length' "$report"; then pass "$spec: nothing is found on the fixture"
     else fail "$spec: on the fixture: exit $rc"; fi
