@@ -298,10 +298,6 @@ same array
 cancelled=$(submit cancelled FIRST=hold:3 --ntasks=2 jobs/pdflash.sbatch)
 # a requeue by somebody else, as after a failed node: no signal, no word
 requeued=$(submit requeued FIRST=hold:3 --ntasks=2 jobs/pdflash.sbatch)
-# what does not finish within GRACE is dropped: a stage that takes 3 s for each prompt
-slow=$(submit slow FIRST=delay:0@3000 GRACE=1 --ntasks=2 jobs/pdflash.sbatch)
-# stopped before a row was finished: no second start
-none=$(submit none FIRST=delay:0@60000 GRACE=1 --ntasks=2 jobs/pdflash.sbatch)
 until_rows cancelled 3 "$cancelled"
 scancel "$cancelled"
 ends "$cancelled" CANCELLED "scancel"
@@ -309,6 +305,10 @@ check "cancelled: 3 rows can be read" test "$($X rows "$W/cancelled.h5" | wc -l)
 cancelled=$(submit cancelled --ntasks=2 jobs/pdflash.sbatch)
 until_rows requeued 3 "$requeued"
 scontrol requeue "$requeued"
+# what does not finish within GRACE is dropped: a stage that takes 3 s for each prompt
+slow=$(submit slow FIRST=delay:0@3000 GRACE=1 --ntasks=2 jobs/pdflash.sbatch)
+# stopped before a row was finished: no second start
+none=$(submit none FIRST=delay:0@250000 GRACE=1 --ntasks=2 jobs/pdflash.sbatch)
 until_rows slow 1 "$slow"
 scancel --batch --signal=USR1 "$slow"
 for _ in $(seq 300); do grep -q ' ready: ' "$W/none.log" 2>/dev/null && break; sleep 0.1; done
@@ -331,7 +331,7 @@ starts slow 2
 ends "$limit" COMPLETED "the time limit"
 says limit "USR1: finishing what runs, for at most 90 s"
 says limit "interrupted, 3 new rows, 3 rows in .*: requeued"
-says limit "start 2\] 4 ranks on n[12], 3 rows are there"
+says limit "start 2\] 2 ranks on n[12], 3 rows are there"
 starts limit 2
 attempts limit 2
 same limit
