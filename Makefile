@@ -63,14 +63,17 @@ help:
 bootstrap:
 	@if [ "$(BOOTSTRAP)" != 0 ]; then tools/bootstrap; fi
 
+# a build that a person did not ask -j for uses all cores
+JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 1))
+
 ## run: the main job on the CPU: 64 GSM8K train questions, prefill pp=8, decode tp=8, 16 ranks
 run: bootstrap
-	@$(MAKE) --no-print-directory BOOTSTRAP=0 $(BIN)
+	@$(MAKE) $(JOBS) --no-print-directory BOOTSTRAP=0 $(BIN)
 	@PDFLASH=$(BIN) tools/run-gsm8k
 
 ## test: build, then every test (unit, MPI, end to end)
 test: bootstrap
-	@$(MAKE) --no-print-directory BOOTSTRAP=0 $(BIN) build-tests
+	@$(MAKE) $(JOBS) --no-print-directory BOOTSTRAP=0 $(BIN) build-tests
 	@B=$(B) tests/run.sh all
 
 ## test-unit: serial tests only
