@@ -136,12 +136,12 @@ static void tokenizer(struct match *m)
     if (strcmp(a, made) != 0)
         (void)ERR(ST_E_CONFIG, "%s: tokenizer_hash: %s, but %s/tiktoken.model has %s; make the prompts again",
                   m->o->prompts, made, m->o->model, a);
-    snprintf(a, sizeof a, "%d", m->f->d.vocab);
-    snprintf(b, sizeof b, "%d ranks + 256 special", ranks);
-    line(m, m->f->d.vocab == ranks + 256, "tokenizer size", a, b);
-    if (m->f->d.vocab != ranks + 256)
-        (void)ERR(ST_E_CONFIG, "%s/config.json: vocab_size: %d, but %s/tiktoken.model: %d ranks and 256 special tokens",
-                  m->o->draft, m->f->d.vocab, m->o->model, ranks);
+    snprintf(a, sizeof a, "%d ranks + 256 special", ranks);
+    snprintf(b, sizeof b, "vocab_size %d", m->f->c.vocab);
+    line(m, m->f->c.vocab == ranks + 256, "tokenizer size", a, b);
+    if (m->f->c.vocab != ranks + 256)
+        (void)ERR(ST_E_CONFIG, "%s/tiktoken.model: %s, but %s/config.json: vocab_size: %d", m->o->model, a, m->o->model,
+                  m->f->c.vocab);
     snprintf(path[0], sizeof path[0], "%s/tiktoken.model", m->o->draft);
     snprintf(path[1], sizeof path[1], "%s/tiktoken.model", m->o->model);
     if (access(path[0], R_OK) != 0) {
