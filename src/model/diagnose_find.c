@@ -61,7 +61,7 @@ static void find_part(struct diagnose *g, enum diagnose_part c, int at)
         snprintf(commit, sizeof commit, " Replay against the snapshot run forward: %.2g.",
                  x->replay[c == PART_CONV].error);
     find(g, state_fault(g, c), r->tau, r->trial[0].tau,
-         "%s of prompt %d (position %d), %s%s differs from recomputation by %.2g (layer %d%s)%s%s.%s", when, x->prompt,
+         "%s of prompt %d (position %d): %s%s off from recomputation by %.2g (layer %d%s)%s%s.%s", when, x->prompt,
          x->pos, diagnose_part_name[c], c >= PART_DRAFT_K ? " cache" : "", d->error, d->layer, where,
          g->note[c][0] ? ": " : "", g->note[c],
          commit);

@@ -2,6 +2,7 @@
 # diagnose on both drafts: nothing on the fixture as it is, and each planted fault by its name, with the acceptance before and
 # after. The table it prints is the one of docs/DIAGNOSE.md.
 . "$(dirname "$0")/lib.sh"
+rm -f "$W"/* # of an earlier run
 $X make "$W/p.h5" train00 train03
 common="--model inputs/k3-nano --prompts $W/p.h5 --max-new 24"
 
@@ -60,7 +61,6 @@ everything() {
     [ $spec = dspark ] || found $spec window "window off by one" "attend 65 positions, sliding_window is 64"
 }
 
-rm -f "$W"/table-*
 everything dspark 4080 >"$W/dspark.out" & # side by side
 everything dflash 3848 >"$W/dflash.out"
 wait
