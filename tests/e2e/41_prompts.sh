@@ -3,14 +3,14 @@
 # tokens; examples in three wordings, from three places; what cannot be taken is refused with its place and writes nothing.
 . "$(dirname "$0")/lib.sh"
 rm -rf "$W" && mkdir -p "$W"
-P="$PDFLASH prompts --model inputs/k3-nano --thinking off"
+P="$PDFLASH prompts --model inputs/k3-nano" level="--thinking off"
 test=inputs/gsm8k-test64.jsonl train=inputs/gsm8k-train64.jsonl
 
 # rows NAME OPTIONS... : makes NAME.h5; its rows and tokens, without what names the source, go to NAME.rows
 rows() {
     local name=$1
     shift
-    $P --out "$W/$name.h5" --force "$@" >"$W/$name.log" 2>&1 || { fail "$name"; tail -5 "$W/$name.log"; return 1; }
+    $P $level --out "$W/$name.h5" --force "$@" >"$W/$name.log" 2>&1 || { fail "$name"; tail -5 "$W/$name.log"; return 1; }
     h5dump -d /text/question -d /text/gold -d /row/sha256 -d /row/source_row -d /tokens/flat -d /tokens/offsets "$W/$name.h5" |
         tail -n +2 >"$W/$name.rows"
 }
@@ -43,7 +43,7 @@ done
 attribute f-all.jsonl.gz source_sha256 "$(sha256sum <"$W/all.jsonl.gz" | cut -d' ' -f1)"
 rows again --h5 "$W/plain.h5" && same plain again "form: a prompts file"
 attribute again source plain.h5
-rows max --h5 "$W/plain.h5" --thinking max && other plain max "a prompts file is tokenised anew"
+level="--thinking max" rows max --h5 "$W/plain.h5" && other plain max "a prompts file is tokenised anew"
 if [ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import h5py' 2>/dev/null; then
     /usr/bin/python3 - $test "$W" <<'PY'
 import h5py, json, sys
@@ -63,7 +63,7 @@ with h5py.File(sys.argv[2] + "/latin.h5", "w") as f:
 PY
     for form in variable fixed; do rows "f-$form" --h5 "$W/$form.h5" && same plain "f-$form" "form: $form strings of h5py"; done
     expect 2 "HDF5 in another encoding" "latin.h5: /question: row 0, character 6: not UTF-8: byte 0x92" \
-        $P --h5 "$W/latin.h5" --out "$W/no.h5"
+        $P $level --h5 "$W/latin.h5" --out "$W/no.h5"
 else
     echo "skip files written by h5py: python3-h5py is not installed"
 fi
@@ -112,12 +112,12 @@ no() { # CODE NAME TEXT OPTIONS...
     local code=$1 name=$2 text=$3
     shift 3
     rm -f "$W/no.h5"
-    expect "$code" "$name" "$text" $P --out "$W/no.h5" "$@"
+    expect "$code" "$name" "$text" $P $level --out "$W/no.h5" "$@"
     [ ! -e "$W/no.h5" ] || fail "$name: left a file"
 }
 no 1 "no questions" "--jsonl FILE is required"
 no 1 "two files of questions" "exclude each other" --jsonl $test --h5 "$W/plain.h5"
-no 1 "raw with a level" "has no meaning with --raw" --jsonl $test --raw --thinking high
+level="--thinking high" no 1 "raw with a level" "has no meaning with --raw" --jsonl $test --raw
 no 1 "examples from, but none" "has no meaning with --shots 0" --jsonl $test --shots-from $train
 no 1 "unknown format" "openai,lm-eval,sglang" --jsonl $test --format vllm
 no 1 "no train file beside" "needs --shots-from FILE: no train split lies beside .*crlf.jsonl" --jsonl "$W/crlf.jsonl" --shots 1
@@ -136,13 +136,13 @@ printf '{"id": %s, "question": "%s", "answer": "#### 1"}\n' 4 a 5 b 4 c >"$W/ids
 no 2 "an id that names two rows" 'ids.jsonl: id "4" names both row 0 (line 1) and row 2 (line 3); give' --jsonl "$W/ids.jsonl"
 { head -3 $test; head -1 $test; } >"$W/twice.jsonl"
 expect 0 "a question that occurs twice" "row 0 (line 1) and row 3 (line 4) are the same question; both are kept" \
-    $P --jsonl "$W/twice.jsonl" --out "$W/twice.h5"
+    $P $level --jsonl "$W/twice.jsonl" --out "$W/twice.h5"
 
 # ---- lengths: the longest row just fits, or is named
 most=$(h5dump -d /tokens/offsets "$W/plain.h5" | sed -n 's/^ *([0-9]*): //p' | tr -d ' \n' | tr ',' '\n' |
     awk 'NR > 1 && $1 - last > m {m = $1 - last; at = NR - 2} {last = $1} END {print m, at}')
 set -- $most
-expect 0 "the longest prompt fits" "64 prompts" $P --jsonl $test --max-prompt "$1" --out "$W/fits.h5"
+expect 0 "the longest prompt fits" "64 prompts" $P $level --jsonl $test --max-prompt "$1" --out "$W/fits.h5"
 no 2 "too long by one" "1 of 64 prompts are longer than --max-prompt $(($1 - 1)): row $2 (line $(($2 + 1))): $1 tokens; nothing is cut" \
     --jsonl $test --max-prompt $(($1 - 1))
 no 2 "all too long" "64 of 64 prompts .* row 9 (line 10): [0-9]* tokens, \.\.\.; nothing is cut" --jsonl $test --max-prompt 3
