@@ -13,8 +13,8 @@
 
 /* gzip_is - 1: n bytes at p begin like a gzip file. */
 int gzip_is(const char *p, size_t n);
-/* gzip_expand - *out_p: the text (mem_free), a zero byte after its *out_n_p bytes. most: refuse more bytes than this.
- * path is for messages. Returns ST_OK, ST_E_FORMAT, ST_E_NOMEM. */
+/* gzip_expand - *out_p: the text (mem_free), a zero byte after its *out_n_p bytes. most: refuse longer texts (and
+ * perhaps one of just that length). path is for messages. Returns ST_OK, ST_E_FORMAT, ST_E_NOMEM. */
 enum status gzip_expand(const char *path, const char *p, size_t n, size_t most, char **out_p, size_t *out_n_p);
 
 #endif
