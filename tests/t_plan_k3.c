@@ -347,7 +347,7 @@ static const struct refusal {
      "36 of 64 ranks do not fit; take a shorter --chunk or --max-prompt, less --concurrency, or more ranks"},
     {SEED "--gpu-memory 58 --chunk 2048", ST_E_CONFIG, "rank 32 (decode"},
     {SEED "--gpu-memory 58 --chunk 2048 --concurrency 4", ST_OK, NULL},
-    {SEED "--gpu-memory 80 --max-prompt 262144 --concurrency 1", ST_OK, NULL},
+    {SEED "--gpu-memory 62 --max-prompt 65536 --concurrency 1", ST_OK, NULL},
     {SEED "--gpu-memory 72 --max-prompt 131072 --concurrency 1 --chunk 1024", ST_OK, NULL},
     {"--decode tp=4,ep=4 --prefill pp=8,tp=4,ep=4 --gpu-memory 141", ST_E_CONFIG,
      "4 of 36 ranks do not fit; the weights alone do not fit: more ranks are needed (--decode tp=)"},
@@ -530,7 +530,7 @@ END_TEST
 
 void suite_fill(Suite *s)
 {
-    TCase *tc = SUITE_CASE(s, "plan_k3", 120);
+    TCase *tc = SUITE_CASE(s, "plan_k3", 300);
     SUITE_TEST(tc, exact_figures);
     SUITE_TEST(tc, rounded_figures);
     SUITE_TEST(tc, weights_of_other_topologies);
