@@ -40,6 +40,8 @@ START_TEST(lines_say_what_is_known)
          "4 of 4 rows, 4 failed, 0 decoding, 120 rows/min, 2 s"},
         {{.rows = 4, .ended = 2, .failed = 2, .seconds = 2, UNKNOWN}, 2,
          "2 of 4 rows, 2 failed, 0 decoding, 60 rows/min, 2 s, 2 s left"},
+        {{.rows = 9000, .ended = 4444, .failed = 4444, .seconds = 120, UNKNOWN}, 4556 / (4444 / 120.0),
+         "4444 of 9000 rows, 4444 failed, 0 decoding, 2222 rows/min, 2 min, 2 min left"},
         {{.rows = 3, .ended = 3, .tokens = 30, .rounds = 20, .accepted = 0, .seconds = 12, UNKNOWN}, 0,
          "3 of 3 rows, 0 decoding, 15 rows/min, 2.5 tokens/s, accept length 1.00, 12 s"},
         /* a clock that has not moved, or backwards; more rows than there are; work of more than the time */

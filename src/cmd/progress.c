@@ -89,7 +89,7 @@ const char *progress_text(const struct progress_state *s, char *buf, size_t n)
     if (s->before) add(buf, n, " (%d before)", s->before);
     if (s->failed) add(buf, n, ", %d failed", s->failed);
     add(buf, n, ", %d decoding", s->decoding);
-    if (!isnan(rows)) add(buf, n, ", %.3g rows/min", rows);
+    if (!isnan(rows)) add(buf, n, rows < 999.5 ? ", %.3g rows/min" : ", %.0f rows/min", rows);
     if (!isnan(tokens)) add(buf, n, ", %.*f tokens/s", tokens < 10 ? 1 : 0, tokens);
     if (!isnan(accept)) add(buf, n, ", accept length %.2f", accept);
     add(buf, n, ", %s", progress_duration(s->seconds, t, sizeof t));

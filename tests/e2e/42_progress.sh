@@ -14,8 +14,8 @@ n=$(grep -c "$line" "$W/piped.log")
 [ "$n" -ge 3 ] && pass "lines in a pipe" || fail "lines in a pipe: $n"
 check "rows never go down" sh -c "sed -n 's/^\[decode.0\] info: \([0-9]*\) of 12 rows.*/\1/p' '$W/piped.log' | sort -nc"
 check "rate, tokens, acceptance, time left, occupancy of both groups" \
-    grep -qE "${line}[0-9]+ decoding, [0-9.]+ rows/min, [0-9.]+ tokens/s, accept length [0-9.]+, [0-9]+ s, [0-9]+ s left; at work: prefill [1-9][0-9]* %, decode [1-9][0-9]* %$" "$W/piped.log"
-check "nothing redrawn in a pipe" sh -c "! grep -q \$'\\033' '$W/piped.log'"
+    grep -qE "${line}[0-9]+ decoding, [0-9.]+ rows/min, [0-9.]+ tokens/s, accept length [0-9.]+, [0-9]+ (s|min), [0-9]+ (s|min) left; at work: prefill [1-9][0-9]* %, decode [1-9][0-9]* %$" "$W/piped.log"
+grep -q "$(printf '\033')" "$W/piped.log" && fail "redrawn in a pipe" || pass "nothing redrawn in a pipe"
 other=$(grep -c 'of 12 rows, .* decoding' "$W/piped.log")
 [ "$other" = "$n" ] && pass "one rank speaks" || fail "one rank speaks: $other lines, $n of the leader"
 
