@@ -56,7 +56,7 @@ static void set_up(struct setup *s, const char *draft)
                                   .kv = KV_FP32,
                                   .page = 16,
                                   .chunk = 50,
-                                  .max_new = suite_some(MAX_NEW, 6),
+                                  .max_new = suite_some(MAX_NEW, 30), /* the parts are changed after round 0 or 1 */
                                   .anchors = suite_some(12, 2),
                                   .n_prompts = 1,
                                   .prompt = s->prompt};

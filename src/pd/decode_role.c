@@ -238,11 +238,9 @@ static enum status open_scheduler(struct decoder *p)
     return scheduler_open(&o, &p->sched);
 }
 
-static enum status open_role(struct decoder *p)
+static enum status open_loop(struct decoder *p)
 {
-    struct world *w = p->w;
     const struct run_config *r = p->r;
-    TRY(world_agree(w, engine_open(w, r, &p->e)));
     struct spec_options so = {.block = r->block,
                               .confidence = r->confidence,
                               .adaptive = r->adaptive,
@@ -255,10 +253,19 @@ static enum status open_role(struct decoder *p)
                               .logits_ctx = r->logits_ctx};
     TRY(spec_open(r->o, r->c, p->e.t, p->e.d, &p->e.state, &p->e.comm, &so, &p->spec));
     TRY(open_lists(p));
-    TRY(control_open(w, &p->control));
+    TRY(control_open(p->w, &p->control));
     if (p->leader) TRY(open_scheduler(p));
-    if (w->topo.single) return flow_open(r->o, r->c, p->e.chunk_rows, &p->flow);
-    return transfer_open(w, r->c, r->d, &r->transfer, NULL, &p->transfer);
+    return p->w->topo.single ? flow_open(r->o, r->c, p->e.chunk_rows, &p->flow) : ST_OK;
+}
+
+/* Each step is agreed on before the next, which may be collective; so all ranks close the same after a refusal. */
+static enum status open_role(struct decoder *p)
+{
+    struct world *w = p->w;
+    TRY(world_agree(w, engine_open(w, p->r, &p->e)));
+    TRY(world_agree(w, open_loop(p)));
+    if (w->topo.single) return ST_OK;
+    return world_agree(w, transfer_open(w, p->r->c, p->r->d, &p->r->transfer, NULL, &p->transfer));
 }
 
 static void close_role(struct decoder *p)
@@ -327,7 +334,11 @@ enum status decode_role(struct world *w, const struct run_config *r, const struc
     p.n_active =
         r->transfer.plan.concurrency < r->prompts.n ? r->transfer.plan.concurrency : (r->prompts.n ? r->prompts.n : 1);
     wait_limit(r->watchdog_s, report, &p);
-    TRY(world_agree(w, open_role(&p)));
+    enum status st = open_role(&p);
+    if (st != ST_OK) {
+        close_role(&p);
+        return st;
+    }
     guard_end();
     log_info("decode tp=%d ep=%d ready: %.1f MiB weights, %.1f MiB state a rank, sums over %s", w->topo.decode.tp,
              w->topo.decode.ep, (double)target_weight_bytes(p.e.t) / 1048576, (double)p.e.state.layout.bytes / 1048576,

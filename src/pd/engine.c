@@ -78,12 +78,11 @@ enum status engine_open(struct world *w, const struct run_config *r, struct engi
 {
     struct engine *e = e_p;
     memset(e, 0, sizeof *e);
-    enum status st;
     int decode = w->role.role == ROLE_DECODE;
     const struct group *g = decode ? &w->topo.decode : &w->topo.prefill;
     int rows, decode_rows, pp = decode ? 1 : g->pp;
     row_limits(w, r, &rows, &e->chunk_rows, &decode_rows);
-    TRY_GO(st, coll_open(w->tp, r->coll, sum_values(r->c, g, rows), &e->coll, &e->comm), fail);
+    TRY(coll_open(w->tp, r->coll, sum_values(r->c, g, rows), &e->coll, &e->comm));
     struct target_spec s = {.layers = split_stage(r->c->n_layers, pp, w->role.stage),
                             .tp = g->tp,
                             .tp_rank = w->role.tp_rank,
@@ -92,12 +91,12 @@ enum status engine_open(struct world *w, const struct run_config *r, struct engi
                             .max_verify_rows = r->d ? decode_rows : 0,
                             .max_logits = decode_rows > 0 ? decode_rows : 1, /* prefill wants one row a prompt */
                             .absorbed_prefill = r->absorbed_prefill};
-    TRY_GO(st, target_open(r->o, r->c, r->ckpt, &s, &e->comm, &e->t), fail);
+    TRY(target_open(r->o, r->c, r->ckpt, &s, &e->comm, &e->t));
     if (r->d) prefill_stage_taps(&e->stage, r->c, r->d, pp, w->role.stage);
-    if (r->d) TRY_GO(st, open_draft(w, r, rows, decode ? decode_rows / r->block : 0, e), fail);
-    TRY_GO(st, r->o->prepare(r->o, rows), fail);
-    TRY_GO(st, open_state(w, r, e), fail);
-    TRY_GO(st, open_draws(w, r, w->role.stage == pp - 1, e), fail);
+    if (r->d) TRY(open_draft(w, r, rows, decode ? decode_rows / r->block : 0, e));
+    TRY(r->o->prepare(r->o, rows));
+    TRY(open_state(w, r, e));
+    TRY(open_draws(w, r, w->role.stage == pp - 1, e));
     e->stage.t = e->t;
     e->stage.d = e->d;
     e->stage.s = &e->state;
@@ -106,9 +105,6 @@ enum status engine_open(struct world *w, const struct run_config *r, struct engi
     e->stage.vocab = r->c->vocab;
     e->stage.tp_rank = w->role.tp_rank;
     return ST_OK;
-fail:
-    engine_close(e);
-    return st;
 }
 
 void engine_close(struct engine *e)

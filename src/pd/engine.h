@@ -15,7 +15,8 @@ struct engine {
     int chunk_rows;             /* rows of the largest prefill chunk; 0 when this rank never prefills */
 };
 
-/* engine_open - collectives, weights, pools, draft for this rank's role. Collective on w->tp. */
+/* engine_open - collectives, weights, pools, draft for this rank's role. Collective on w->tp, and so is engine_close:
+ * after a failure the ranks first agree that there was one, then all close. */
 enum status engine_open(struct world *w, const struct run_config *r, struct engine *e_p);
 void engine_close(struct engine *e); /* Collective on w->tp */
 /* engine_stats - weights, pools, collective waiting of this rank, and its host name and peak memory. */

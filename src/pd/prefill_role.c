@@ -242,21 +242,37 @@ static enum status loop(struct prefiller *p)
     return stage_drain(p->link);
 }
 
-static enum status open_role(struct prefiller *p)
+static enum status open_link(struct prefiller *p)
 {
-    struct world *w = p->w;
     const struct run_config *r = p->r;
     int slots = r->transfer.plan.staging_slots;
-    enum status st = engine_open(w, r, &p->e);
-    TRY(world_agree(w, st));
     p->job = mem_alloc((size_t)slots, sizeof *p->job, "prefill jobs");
     if (!p->job) return ST_E_NOMEM;
     for (int i = 0; i < slots; i++) p->job[i].request = -1;
     p->n_todo = engine_todo(r);
-    TRY(order_log_open(&p->log, w->rank, r->prompts.tokens, r->prompts.n, slots, 0));
-    TRY(control_open(w, &p->control));
-    TRY(stage_open(w->pp, r->o, r->c, p->e.chunk_rows, 2, &p->link));
-    return transfer_open(w, r->c, r->d, &r->transfer, &p->e.state, &p->transfer);
+    TRY(order_log_open(&p->log, p->w->rank, r->prompts.tokens, r->prompts.n, slots, 0));
+    TRY(control_open(p->w, &p->control));
+    return stage_open(p->w->pp, r->o, r->c, p->e.chunk_rows, 2, &p->link);
+}
+
+/* Each step is agreed on before the next, which may be collective; so all ranks close the same after a refusal. */
+static enum status open_role(struct prefiller *p)
+{
+    struct world *w = p->w;
+    const struct run_config *r = p->r;
+    TRY(world_agree(w, engine_open(w, r, &p->e)));
+    TRY(world_agree(w, open_link(p)));
+    return world_agree(w, transfer_open(w, r->c, r->d, &r->transfer, &p->e.state, &p->transfer));
+}
+
+static void close_role(struct prefiller *p)
+{
+    transfer_close(p->transfer);
+    stage_close(p->link);
+    control_close(p->control);
+    mem_free(p->job);
+    order_log_close(&p->log);
+    engine_close(&p->e);
 }
 
 static void fill_stats(struct prefiller *p)
@@ -287,7 +303,11 @@ enum status prefill_role(struct world *w, const struct run_config *r, struct ran
     struct prefiller p = {.w = w, .r = r, .st = st_p};
     memset(st_p, 0, sizeof *st_p);
     wait_limit(r->watchdog_s, report, &p);
-    TRY(world_agree(w, open_role(&p)));
+    enum status st = open_role(&p);
+    if (st != ST_OK) {
+        close_role(&p);
+        return st;
+    }
     guard_end();
     log_info("stage %d of %d ready: layers %d-%d, %.1f MiB weights, %.1f MiB state", w->role.stage, w->topo.prefill.pp,
              split_stage(r->c->n_layers, w->topo.prefill.pp, w->role.stage).begin,
@@ -301,11 +321,6 @@ enum status prefill_role(struct world *w, const struct run_config *r, struct ran
     fill_stats(&p);
     guard_start("the end of the run", GUARD_FACTOR * r->watchdog_s);
     wait_limit(0, NULL, NULL);
-    transfer_close(p.transfer);
-    stage_close(p.link);
-    control_close(p.control);
-    mem_free(p.job);
-    order_log_close(&p.log);
-    engine_close(&p.e);
+    close_role(&p);
     return ST_OK;
 }
