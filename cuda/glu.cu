@@ -3,7 +3,8 @@
 
 enum { BLOCK = 256 };
 
-static __global__ void embed_kernel(const __nv_bfloat16 *table, int first, int n_ids, int h, const int32_t *id, float *y)
+static __global__ void embed_kernel(const __nv_bfloat16 *table, int first, int n_ids, int h, const int32_t *id,
+                                    float *y)
 {
     int64_t r = (int64_t)id[blockIdx.x] - first;
     float *row = y + (int64_t)blockIdx.x * h;
@@ -28,7 +29,8 @@ struct gate_fn {
     __device__ float operator()(float a, float b) const { return a * cu_sigmoid(b); }
 };
 
-template <bool VEC, class F> static __global__ void two_kernel(float *y, int64_t ldy, const float *x, int64_t ldx, int n)
+template <bool VEC, class F>
+static __global__ void two_kernel(float *y, int64_t ldy, const float *x, int64_t ldx, int n)
 {
     F f;
     int i = (blockIdx.x * BLOCK + threadIdx.x) * 4;
@@ -87,7 +89,8 @@ static __global__ void pair_kernel(const float *x, int64_t ldx, F f, int n, floa
     cu_store4<VEC>(y + blockIdx.y * ldy, i, n, make_float4(f(g.x, u.x), f(g.y, u.y), f(g.z, u.z), f(g.w, u.w)));
 }
 
-template <class F> static void pairs(struct ops *o, const float *x, int64_t ldx, F f, int t, int n, float *y, int64_t ldy)
+template <class F>
+static void pairs(struct ops *o, const float *x, int64_t ldx, F f, int t, int n, float *y, int64_t ldy)
 {
     cudaStream_t st = cu_impl(o)->stream;
     bool vec = n % 4 == 0 && cu_aligned16(y, ldy) && cu_aligned16(x, ldx);
@@ -114,7 +117,8 @@ void cuda_swiglu(struct ops *o, const float *x, int64_t ldx, int t, int n, float
 enum { DEPTH = 20 };
 
 /* runs of `odd` leaves in order, runs joined pairwise: a counter of finished runs says what to join */
-static __global__ void tree_kernel(float *dst, const float *src, int64_t stride, const int *order, int n_leaves, int odd, int64_t n)
+static __global__ void tree_kernel(float *dst, const float *src, int64_t stride, const int *order, int n_leaves,
+                                   int odd, int64_t n)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
@@ -129,7 +133,8 @@ static __global__ void tree_kernel(float *dst, const float *src, int64_t stride,
     dst[i] = part[0];
 }
 
-void cuda_tree_add(struct ops *o, float *dst, const float *src, int64_t stride, const int *order, int n_leaves, int64_t n)
+void cuda_tree_add(struct ops *o, float *dst, const float *src, int64_t stride, const int *order, int n_leaves,
+                   int64_t n)
 {
     if (n < 1 || n_leaves < 1) return;
     int odd = n_leaves;

@@ -2,9 +2,9 @@
  *
  * BF16: row-major [n][kp], n padded to 16 rows and k to 64 columns with zeros, for own kernels and the library alike.
  * MXFP4: tiles of 16 outputs x 64 inputs of 512 bytes, [n/16][k/64]: 32 lanes x 16 bytes, in the order in which a
- * warp's lanes feed the tensor cores. Lane 4 g + q holds the words (8 weights of inputs 8 q .. 8 q + 7 of a block of 32)
- * of output g block 0, output g + 8 block 0, output g block 1, output g + 8 block 1. Scales: [n/16][k/64][8][4] bytes
- * in the same order. Order of the nibbles in a word: see fp4.h. */
+ * warp's lanes feed the tensor cores. Lane 4 g + q holds the words (8 weights of inputs 8 q .. 8 q + 7 of a block of
+ * 32) of output g block 0, output g + 8 block 0, output g block 1, output g + 8 block 1. Scales: [n/16][k/64][8][4]
+ * bytes in the same order. Order of the nibbles in a word: see fp4.h. */
 #include "cuda.h"
 #include "fp4.h"
 
@@ -21,9 +21,11 @@ enum status cuda_mat_new(struct ops *o, struct mat *m, enum mat_kind kind, int n
     v.leaf = leaf;
     v.exact = exact;
     if (n < 1 || k < 1 || leaf < 0 || (leaf && k % leaf))
-        return ERR(ST_E_RANGE, "matrix %d x %d, leaf %d: sizes must be positive and the leaf divide the inputs", n, k, leaf);
+        return ERR(ST_E_RANGE, "matrix %d x %d, leaf %d: sizes must be positive and the leaf divide the inputs", n, k,
+                   leaf);
     if (kind == MAT_MXFP4 && (k % 32 || leaf % 32))
-        return ERR(ST_E_RANGE, "matrix %d x %d, leaf %d: MXFP4 needs inputs and leaf in whole blocks of 32", n, k, leaf);
+        return ERR(ST_E_RANGE, "matrix %d x %d, leaf %d: MXFP4 needs inputs and leaf in whole blocks of 32", n, k,
+                   leaf);
     size_t kp = cu_up((size_t)k, CU_TILE_K), np = cu_up((size_t)n, CU_TILE_N);
     if (kind == MAT_MXFP4) {
         TRY(cuda_mem_new(o, &v.scale, np * kp / 32, "MXFP4 scales"));
@@ -105,8 +107,8 @@ void cuda_mat_put_mxfp4(struct ops *o, struct mat *m, int row0, int n, const uin
     uint8_t *dev = (uint8_t *)cu_scratch(o, bytes + (size_t)n * row_s);
     CU(cudaMemcpy2DAsync(dev, row, packed, (size_t)ld_packed, row, (size_t)n, cudaMemcpyHostToDevice, st));
     CU(cudaMemcpy2DAsync(dev + bytes, row_s, scale, (size_t)ld_scale, row_s, (size_t)n, cudaMemcpyHostToDevice, st));
-    fp4_kernel<<<cu_parts((int64_t)n * (m->k / 8), 256), 256, 0, st>>>(dev, dev + bytes, row0, n, m->k, (uint32_t *)m->data.p,
-                                                                       (uint8_t *)m->scale.p);
+    fp4_kernel<<<cu_parts((int64_t)n * (m->k / 8), 256), 256, 0, st>>>(dev, dev + bytes, row0, n, m->k,
+                                                                       (uint32_t *)m->data.p, (uint8_t *)m->scale.p);
     CU_LAUNCHED("pack MXFP4");
     CU(cudaStreamSynchronize(st));
 }

@@ -14,13 +14,17 @@ static __device__ __forceinline__ void ldmatrix4(uint32_t *r, const void *p)
 
 static __device__ __forceinline__ void ldmatrix2(uint32_t *r, const void *p)
 {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(cu_shared(p)));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(cu_shared(p)));
 }
 
 /* the same, transposed */
 static __device__ __forceinline__ void ldmatrix2_trans(uint32_t *r, const void *p)
 {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(cu_shared(p)));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(cu_shared(p)));
 }
 
 static __device__ __forceinline__ void ldmatrix4_trans(uint32_t *r, const void *p)

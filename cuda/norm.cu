@@ -88,8 +88,9 @@ static __device__ __forceinline__ void write_normed(const float4 *v, float2 r, c
     for (int i = 0; i < V; i++) {
         int at = (i * blockDim.x + threadIdx.x) * 4;
         float4 u = cu_load4<VEC>(w, at, n);
-        cu_store4<VEC>(y, at, n, make_float4(v[i].x * r.x * r.y * u.x, v[i].y * r.x * r.y * u.y, v[i].z * r.x * r.y * u.z,
-                                             v[i].w * r.x * r.y * u.w));
+        cu_store4<VEC>(y, at, n,
+                       make_float4(v[i].x * r.x * r.y * u.x, v[i].y * r.x * r.y * u.y, v[i].z * r.x * r.y * u.z,
+                                   v[i].w * r.x * r.y * u.w));
     }
 }
 
@@ -107,9 +108,8 @@ static __global__ void __launch_bounds__(1024) rms_kernel(const float *x, int64_
 }
 
 /* rows of at most 128 by one warp each; groups per row: heads */
-template <bool VEC>
-static __global__ void short_kernel(const float *x, int64_t ldx, const float *w, float eps, int64_t rows, int heads, int n,
-                                    float *y, int64_t ldy)
+template <bool VEC> static __global__ void short_kernel(const float *x, int64_t ldx, const float *w, float eps,
+                                                        int64_t rows, int heads, int n, float *y, int64_t ldy)
 {
     int64_t i = (int64_t)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
     int at = (threadIdx.x & 31) * 4;
@@ -127,8 +127,8 @@ static __global__ void short_kernel(const float *x, int64_t ldx, const float *w,
 }
 
 /* any length: threads walk the row three times */
-static __global__ void __launch_bounds__(1024) long_kernel(const float *x, int64_t ldx, const float *w, float eps, int n,
-                                                           float *y, int64_t ldy)
+static __global__ void __launch_bounds__(1024)
+    long_kernel(const float *x, int64_t ldx, const float *w, float eps, int n, float *y, int64_t ldy)
 {
     __shared__ float red[64];
     const float *row = x + blockIdx.x * ldx;
@@ -165,7 +165,8 @@ static void rms_launch(cudaStream_t st, const float *x, int64_t ldx, const float
     CU_LAUNCHED("rmsnorm");
 }
 
-void cuda_rmsnorm(struct ops *o, const float *x, int64_t ldx, const float *w, float eps, int t, int n, float *y, int64_t ldy)
+void cuda_rmsnorm(struct ops *o, const float *x, int64_t ldx, const float *w, float eps, int t, int n, float *y,
+                  int64_t ldy)
 {
     cudaStream_t st = cu_impl(o)->stream;
     if (t < 1) return;
@@ -205,7 +206,8 @@ struct res {
     float *normed;
 };
 
-template <bool VEC, int V> static __device__ __forceinline__ void load_source(float4 *v, const struct res &a, int j, int64_t at)
+template <bool VEC, int V>
+static __device__ __forceinline__ void load_source(float4 *v, const struct res &a, int j, int64_t at)
 {
     const float *row = (j < a.n_bank ? a.bank + j * a.stride : a.prefix) + at;
 #pragma unroll
@@ -285,8 +287,8 @@ template <bool VEC> static void res_launch(cudaStream_t st, const struct res &a,
     CU_LAUNCHED("attnres");
 }
 
-void cuda_attnres(struct ops *o, const float *bank, int64_t bank_stride, int n_bank, const float *prefix, const float *q,
-                  float eps, int t, int h, float *mix, const float *w, float norm_eps, float *normed)
+void cuda_attnres(struct ops *o, const float *bank, int64_t bank_stride, int n_bank, const float *prefix,
+                  const float *q, float eps, int t, int h, float *mix, const float *w, float norm_eps, float *normed)
 {
     struct res a = {bank, bank_stride, n_bank, h, prefix, q, eps, mix, w, norm_eps, normed};
     if (t < 1) return;

@@ -43,8 +43,8 @@ enum { ROUTE_MOST = 32 }; /* scores a lane holds */
 
 /* One warp per row: lane l holds experts l, 32 + l, ..; only the lane that lost its best looks for the next one. The
  * scores stay in shared memory for the weights; mark: a bit per chosen expert of the lane. */
-static __global__ void route_kernel(const float *logits, const float *bias, int n, int k, float scale, int t, int32_t *idx,
-                                    float *w)
+static __global__ void route_kernel(const float *logits, const float *bias, int n, int k, float scale, int t,
+                                    int32_t *idx, float *w)
 {
     extern __shared__ float mem[];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row = blockIdx.x * (blockDim.x >> 5) + warp;
@@ -92,8 +92,8 @@ static __global__ void route_kernel(const float *logits, const float *bias, int 
     for (int j = lane; j < k; j += 32) w[(int64_t)row * k + j] = s[idx[(int64_t)row * k + j]] / (sum + 1e-20f) * scale;
 }
 
-void cuda_route(struct ops *o, const float *logits, const float *bias, int n_experts, int k, float scale, int t, int32_t *idx,
-                float *w)
+void cuda_route(struct ops *o, const float *logits, const float *bias, int n_experts, int k, float scale, int t,
+                int32_t *idx, float *w)
 {
     if (t < 1) return;
     enum { WARPS = 4 };
@@ -111,7 +111,8 @@ void cuda_route(struct ops *o, const float *logits, const float *bias, int n_exp
 enum { ARG_BLOCK = 1024 };
 
 /* one block per row; id n: nothing yet, -1: NaN seen */
-static __global__ void __launch_bounds__(ARG_BLOCK) argmax_kernel(const float *logits, int64_t ldx, int n, float *val, int32_t *idx)
+static __global__ void __launch_bounds__(ARG_BLOCK)
+    argmax_kernel(const float *logits, int64_t ldx, int n, float *val, int32_t *idx)
 {
     __shared__ float vs[32];
     __shared__ int is[32];
