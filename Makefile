@@ -202,4 +202,4 @@ $(B)/tests/%: $(B)/tests/%.o $(TSUITE) $(LIB)
 	$(Q)$(MPICC) $(SAN) -o $@ $< $(TSUITE) $(LIB) $(CHECK_LD) $(LDLIBS_)
 .PRECIOUS: $(B)/tests/%.o
 
--include $(OBJS:.o=.d) $(B)/tools/mktiny.d $(B)/src/main.d $(TSRCS:tests/%.c=$(B)/tests/%.d) $(MTSRCS:tests/%.c=$(B)/tests/%.d) $(B)/tests/suite.d
+-include $(OBJS:.o=.d) $(XTESTS:=.d) $(B)/tools/mktiny.d $(B)/src/main.d $(TSRCS:tests/%.c=$(B)/tests/%.d) $(MTSRCS:tests/%.c=$(B)/tests/%.d) $(B)/tests/suite.d
