@@ -5,8 +5,8 @@
  *
  * Order of work: everything goes to one stream. Only get, argmax and large puts wait for it.
  * Exactness: as on the CPU, an output element is computed by steps that do not depend on the number of rows or
- * sequences in the call, as long as the call has at most CU_EXACT_ROWS rows; larger calls of linear in act bf16 may
- * take another path (within tolerance). Sums have an order of their own, fixed by the sizes of the operation: the
+ * sequences in the call, as long as the call has at most CU_EXACT_ROWS rows; larger calls of linear and moe in act bf16
+ * may take another path (within tolerance). Sums have an order of their own, fixed by the sizes of the operation: the
  * tree of a matrix's leaves is not followed, so a TP group's bits are not those of one rank.
  * Errors: operations cannot fail; a CUDA error ends the process with a message (cu_die).
  * Scratch: cu_scratch grows on demand (after waiting), so after the first calls of each shape nothing allocates. */
@@ -106,6 +106,28 @@ static inline int cu_parts(int64_t n, int64_t most)
     return (int)((n + most - 1) / most);
 }
 
+static inline int cu_aligned16(const void *p, int64_t ld)
+{
+    return ((uintptr_t)p & 15) == 0 && ld % 4 == 0;
+}
+
+/* Rows as BF16 parts out[parts][rows8][kp], rows padded to 8 and inputs to kp with zeros; parts 1 (rounded) or 3
+ * (exact) */
+struct cu_rows {
+    const float *x;
+    int64_t ldx, plane;    /* plane: elements from part to part */
+    int t, k, kp, parts, rows8;
+    int vec;               /* 16-byte loads do */
+    __nv_bfloat16 *out;
+};
+
+static inline struct cu_rows cu_rows_of(const float *x, int64_t ldx, int t, int k, int kp, int parts,
+                                        __nv_bfloat16 *out)
+{
+    int rows8 = (int)cu_up((size_t)t, 8);
+    return cu_rows{x, ldx, (int64_t)rows8 * kp, t, k, kp, parts, rows8, k % 4 == 0 && cu_aligned16(x, ldx), out};
+}
+
 /* ---- sequences on the device -------------------------------------------------------------------- */
 /* One sequence as kernels see it; page ids follow the array of sequences. */
 struct cu_seq {
@@ -197,6 +219,17 @@ template <bool VEC> static __device__ __forceinline__ void cu_store4(float *p, i
     if (i + 3 < n) p[i + 3] = v.w;
 }
 
+/* 4 inputs from i of a row */
+template <bool VEC> static __device__ __forceinline__ void cu_rows_store(const struct cu_rows &a, int row, int i)
+{
+    float4 v = row < a.t ? cu_load4<VEC>(a.x + row * a.ldx, i, a.k) : make_float4(0, 0, 0, 0);
+    for (int p = 0; p < a.parts; p++) {
+        __nv_bfloat162 lo = __floats2bfloat162_rn(cu_part_bf16(v.x, p), cu_part_bf16(v.y, p));
+        __nv_bfloat162 hi = __floats2bfloat162_rn(cu_part_bf16(v.z, p), cu_part_bf16(v.w, p));
+        *(uint2 *)(a.out + p * a.plane + (int64_t)row * a.kp + i) = make_uint2(*(uint32_t *)&lo, *(uint32_t *)&hi);
+    }
+}
+
 static __device__ __forceinline__ void cu_mma(float *c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                                               uint32_t b1)
 {
@@ -285,11 +318,6 @@ static __device__ __forceinline__ const char *cu_row(const char *base, int64_t s
 }
 #endif
 
-static inline int cu_aligned16(const void *p, int64_t ld)
-{
-    return ((uintptr_t)p & 15) == 0 && ld % 4 == 0;
-}
-
 /* ---- the operations: signatures of struct ops ------------------------------------------------------ */
 enum status cuda_mem_new(struct ops *o, struct buf *b, size_t bytes, const char *what);
 void cuda_mem_free(struct ops *o, struct buf *b);
@@ -354,12 +382,14 @@ void cuda_draft_attend(struct ops *o, const float *q, int64_t ldq, const float *
                        const struct paged *kc, const struct paged *vc, int q_heads, int kv_heads, int d, int window,
                        const struct seq_rows *seq, int n_seq, float *out, int64_t ldo);
 
-/* linear.cu: rows as BF16 parts [parts][rows8][kp], rows padded to 8 with zeros; parts 1 (rounded) or 3 (exact) */
+/* linear.cu: the rows of cu_rows_of, queued */
 void cu_rows_bf16(struct ops *o, const float *x, int64_t ldx, int t, int k, int kp, int parts, __nv_bfloat16 *out);
 /* blas.cu: whether the library is there */
 int cu_blas_ready(struct ops *o);
 /* blas.cu: y[t][n] = x . W^T for many rows by the vendor's library; 0 when it is not there. x: [t][kp] BF16 */
 int cu_blas_linear(struct ops *o, const struct mat *m, const __nv_bfloat16 *x, int kp, int t, float *y, int64_t ldy);
+/* linear_wg.cu: the same for at most CU_EXACT_ROWS rows on Hopper; 0 elsewhere */
+int cu_linear_wide(struct ops *o, const struct mat *m, const __nv_bfloat16 *x, int kp, int t, float *y, int64_t ldy);
 void cu_blas_close(struct cuda_impl *im);
 
 #endif

@@ -27,7 +27,8 @@ static __device__ __forceinline__ uint32_t fp4_half(int c0, int c1, int c2, int 
 /* 4 bytes in file order (low nibble first) to a word */
 static __device__ __forceinline__ uint32_t fp4_pack(const uint8_t *b)
 {
-    return fp4_half(b[0] & 15, b[1] & 15, b[2] & 15, b[3] & 15) | fp4_half(b[0] >> 4, b[1] >> 4, b[2] >> 4, b[3] >> 4) << 16;
+    uint32_t even = fp4_half(b[0] & 15, b[1] & 15, b[2] & 15, b[3] & 15);
+    return even | fp4_half(b[0] >> 4, b[1] >> 4, b[2] >> 4, b[3] >> 4) << 16;
 }
 
 static __device__ __forceinline__ uint32_t fp4_times(uint32_t pair, uint32_t by)
@@ -46,10 +47,10 @@ static __device__ __forceinline__ void fp4_bits(uint32_t w, uint32_t *p)
     p[3] = ((w << 1) & 0x80008000u) | ((w >> 5) & 0x01000100u) | ((w >> 4) & 0x00C000C0u);
 }
 
-/* factor pair of a scale byte <= 128: 2^(s - 1) twice */
-static __device__ __forceinline__ uint32_t fp4_scale(uint32_t s)
+/* factor pair of scale byte i of four, s <= 128: 2^(s - 1) twice, a BF16 with exponent s + 126 */
+static __device__ __forceinline__ uint32_t fp4_scale_of(uint32_t scales, int i)
 {
-    return (s + 126u) * 0x00800080u;
+    return __byte_perm(scales, 0, 0x4040 | i << 8 | i) * 128 + 0x3f003f00u;
 }
 
 /* the four BF16 pairs of a word, scale byte s <= 128 given as its factor pair */

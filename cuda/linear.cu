@@ -6,36 +6,28 @@
  * rows or outputs a block takes, so neither do the bits.
  * A warp's operand A is a tile of 16 outputs: a lane reads 16 bytes of a row, 8 neighbouring inputs, and lets them
  * stand for the 4 + 4 inputs the instruction wants from it; x is read in the same permuted order. */
-#include "cuda.h"
+#include "mma.h"
 
 /* ---- rows to BF16 ------------------------------------------------------------------------------------ */
 
-template <bool VEC>
-static __global__ void rows_kernel(const float *x, int64_t ldx, int t, int k, int kp, int parts, int64_t plane, __nv_bfloat16 *out)
+template <bool VEC> static __global__ void rows_kernel(struct cu_rows a)
 {
-    int i = (blockIdx.x * blockDim.x + threadIdx.x) * 4, row = blockIdx.y;
+    int i = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
     cu_launch_next(); /* the product may start on its weights */
-    if (i >= kp) return;
-    float4 v = row < t ? cu_load4<VEC>(x + row * ldx, i, k) : make_float4(0, 0, 0, 0);
-    for (int p = 0; p < parts; p++) {
-        __nv_bfloat162 lo = __floats2bfloat162_rn(cu_part_bf16(v.x, p), cu_part_bf16(v.y, p));
-        __nv_bfloat162 hi = __floats2bfloat162_rn(cu_part_bf16(v.z, p), cu_part_bf16(v.w, p));
-        uint2 u = make_uint2(*(uint32_t *)&lo, *(uint32_t *)&hi);
-        *(uint2 *)(out + p * plane + (int64_t)row * kp + i) = u;
-    }
+    cu_wait_last();
+    if (i < a.kp) cu_rows_store<VEC>(a, blockIdx.y, i);
 }
 
 void cu_rows_bf16(struct ops *o, const float *x, int64_t ldx, int t, int k, int kp, int parts, __nv_bfloat16 *out)
 {
-    cudaStream_t st = cu_impl(o)->stream;
-    int rows = (int)cu_up((size_t)t, 8);
-    int64_t plane = (int64_t)rows * kp;
-    bool vec = k % 4 == 0 && cu_aligned16(x, ldx);
-    for (int r = 0; r < rows; r += 65528) {
-        dim3 grid((unsigned)cu_parts(kp, 1024), (unsigned)(rows - r < 65528 ? rows - r : 65528));
-        if (vec) rows_kernel<true><<<grid, 256, 0, st>>>(x + r * ldx, ldx, t - r, k, kp, parts, plane, out + (int64_t)r * kp);
-        else rows_kernel<false><<<grid, 256, 0, st>>>(x + r * ldx, ldx, t - r, k, kp, parts, plane, out + (int64_t)r * kp);
-        CU_LAUNCHED("rows to BF16");
+    const struct cu_rows all = cu_rows_of(x, ldx, t, k, kp, parts, out);
+    for (int r = 0; r < all.rows8; r += 65528) {
+        dim3 grid((unsigned)cu_parts(kp, 1024), (unsigned)(all.rows8 - r < 65528 ? all.rows8 - r : 65528));
+        struct cu_rows a = all;
+        a.x += r * ldx;
+        a.t -= r;
+        a.out += (int64_t)r * kp;
+        cu_launch_early(all.vec ? rows_kernel<true> : rows_kernel<false>, grid, 256, 0, cu_impl(o)->stream, a);
     }
 }
 
@@ -71,7 +63,8 @@ template <int N> static __device__ __forceinline__ void promote(float (*sum)[4],
 
 /* A block: 16 MT outputs x 8 NT rows, one warp per range of inputs. Every lane keeps ST blocks of its own operands on
  * their way to its own slots of shared memory: no thread waits for another. */
-template <int MT, int NT, int PARTS, int ST> static __global__ void __launch_bounds__(CU_SPLITS * 32) few_kernel(struct lin a)
+template <int MT, int NT, int PARTS, int ST> static __global__ void __launch_bounds__(CU_SPLITS * 32)
+    few_kernel(struct lin a)
 {
     constexpr int SLOTS = 4 * MT + 2 * NT * PARTS;
     extern __shared__ uint4 mem[]; /* [splits][ST][SLOTS][32]; then float [splits][8 NT][16 MT] */
@@ -98,7 +91,8 @@ template <int MT, int NT, int PARTS, int ST> static __global__ void __launch_bou
             for (int m = 0; m < MT; m++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) /* rows g and g + 8, first and last 32 inputs */
-                    cu_copy16(to + (m * 4 + i) * 32, w[m] + (i & 1 ? (int64_t)8 * a.kp : 0) + b * CU_TILE_K + (i >> 1) * 32);
+                    cu_copy16(to + (m * 4 + i) * 32,
+                              w[m] + (i & 1 ? (int64_t)8 * a.kp : 0) + b * CU_TILE_K + (i >> 1) * 32);
     };
     auto fetch_x = [&](int b, int st) {
         uint4 *to = ring + st * SLOTS * 32;
@@ -109,7 +103,8 @@ template <int MT, int NT, int PARTS, int ST> static __global__ void __launch_bou
                 for (int p = 0; p < PARTS; p++)
 #pragma unroll
                     for (int h = 0; h < 2; h++)
-                        cu_copy16(to + (4 * MT + (j * PARTS + p) * 2 + h) * 32, x[j] + p * a.plane + b * CU_TILE_K + h * 32);
+                        cu_copy16(to + (4 * MT + (j * PARTS + p) * 2 + h) * 32,
+                                  x[j] + p * a.plane + b * CU_TILE_K + h * 32);
         cu_copy_end();
     };
 #pragma unroll
@@ -146,22 +141,12 @@ template <int MT, int NT, int PARTS, int ST> static __global__ void __launch_bou
     cu_copy_wait<0>();
     __syncthreads();
     float *part = (float *)mem;
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int j = 0; j < NT; j++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int out = m * 16 + g + i / 2 * 8, row = j * 8 + q * 2 + i % 2;
-                part[(s * 8 * NT + row) * (16 * MT) + out] = PARTS > 1 ? sum[PARTS > 1 ? m : 0][PARTS > 1 ? j : 0][i] : acc[m][j][i];
-            }
+    if constexpr (PARTS > 1) cu_parts_put(part + s * 128 * MT * NT, 16 * MT, sum);
+    else cu_parts_put(part + s * 128 * MT * NT, 16 * MT, acc);
     __syncthreads();
     for (int i = threadIdx.x; i < 128 * MT * NT; i += blockDim.x) {
         int out = tile0 * 16 + i % (16 * MT), row = row0 + i / (16 * MT);
-        float v = 0;
-#pragma unroll
-        for (int p = 0; p < CU_SPLITS; p++) v += part[p * 128 * MT * NT + i];
-        if (out < a.n && row < a.t) a.y[row * a.ldy + out] = v;
+        if (out < a.n && row < a.t) a.y[row * a.ldy + out] = cu_parts_sum<CU_SPLITS>(part + i, 128 * MT * NT);
     }
 }
 
@@ -177,7 +162,7 @@ template <int MT, int NT, int PARTS, int ST> static void few(cudaStream_t st, co
 /* ---- more rows ----------------------------------------------------------------------------------------- */
 
 /* A block: 128 outputs (a tile of 16 per warp) x 8 NT rows x one range of inputs. Rows are shared through shared memory
- * (row stride 64 + 32 elements: no bank conflicts), weights are the lanes' own. Partial sums are added by sum_kernel. */
+ * (row stride 64 + 32 elements: no bank conflicts), weights are the lanes' own. sum_kernel adds the partial sums. */
 template <int NT, int PARTS, int ST> static __global__ void __launch_bounds__(256) many_kernel(struct lin a)
 {
     constexpr int LD = CU_TILE_K + 32, ROWS = 8 * NT, XS = PARTS * ROWS * LD * 2 / 16; /* uint4 of rows per stage */
@@ -192,7 +177,8 @@ template <int NT, int PARTS, int ST> static __global__ void __launch_bounds__(25
         if (b < range.y) {
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                cu_copy16(ring + (st * 4 + i) * 32, w + (i & 1 ? (int64_t)8 * a.kp : 0) + b * CU_TILE_K + (i >> 1) * 32);
+                cu_copy16(ring + (st * 4 + i) * 32,
+                          w + (i & 1 ? (int64_t)8 * a.kp : 0) + b * CU_TILE_K + (i >> 1) * 32);
             for (int e = threadIdx.x; e < PARTS * ROWS * 8; e += 256) {
                 int c = e % 8, r = e / 8 % ROWS, p = e / (8 * ROWS);
                 bool in = row0 + r < rows;
@@ -231,7 +217,8 @@ template <int NT, int PARTS, int ST> static __global__ void __launch_bounds__(25
         for (int i = 0; i < 4; i++) {
             int out = tile * 16 + g + i / 2 * 8, row = row0 + j * 8 + q * 2 + i % 2;
             if (out < a.n && row < a.t)
-                a.part[((int64_t)blockIdx.z * a.t + row) * a.n + out] = PARTS > 1 ? sum[PARTS > 1 ? j : 0][i] : acc[j][i];
+                a.part[((int64_t)blockIdx.z * a.t + row) * a.n + out] =
+                    PARTS > 1 ? sum[PARTS > 1 ? j : 0][i] : acc[j][i];
         }
 }
 
@@ -239,10 +226,7 @@ static __global__ void sum_kernel(struct lin a)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, all = (int64_t)a.t * a.n;
     if (i >= all) return;
-    float v = 0;
-#pragma unroll
-    for (int p = 0; p < CU_SPLITS; p++) v += a.part[p * all + i];
-    a.y[i / a.n * a.ldy + i % a.n] = v;
+    a.y[i / a.n * a.ldy + i % a.n] = cu_parts_sum<CU_SPLITS>(a.part + i, all);
 }
 
 template <int NT, int PARTS, int ST> static void many(cudaStream_t st, const struct lin &a)
@@ -279,17 +263,22 @@ void cuda_linear(struct ops *o, const struct mat *m, const float *x, int64_t ldx
     int blas = parts == 1 && t > CU_EXACT_ROWS && cu_blas_ready(o), block = blas ? 8192 : 1024;
     for (int r = 0; r < t; r += block) {
         int n = t - r < block ? t - r : block, rows = (int)cu_up((size_t)n, 8);
-        struct lin a = {(const __nv_bfloat16 *)m->data.p, NULL, m->n, kp, n, (int64_t)rows * kp, y + r * ldy, ldy, NULL};
-        size_t bytes = cu_up((size_t)parts * rows * kp * 2, 256), sums = n > FEW && !blas ? (size_t)CU_SPLITS * n * m->n * 4 : 0;
+        struct lin a = {
+            (const __nv_bfloat16 *)m->data.p, NULL, m->n, kp, n, (int64_t)rows * kp, y + r * ldy, ldy, NULL};
+        size_t bytes = cu_up((size_t)parts * rows * kp * 2, 256),
+               sums = n > FEW && !blas ? (size_t)CU_SPLITS * n * m->n * 4 : 0;
         char *mem = (char *)cu_scratch(o, bytes + sums);
         a.x = (__nv_bfloat16 *)mem;
         a.part = (float *)(mem + bytes);
         cu_rows_bf16(o, x + r * ldx, ldx, n, m->k, kp, parts, (__nv_bfloat16 *)mem);
         if (blas) {
             if (cu_blas_linear(o, m, a.x, kp, n, a.y, ldy)) continue;
-            log_error("linear: cuBLASLt has no product of %d x %d x %d; move libcublasLt out of the way to do without it", n, m->n, kp);
+            log_error(
+                "linear: cuBLASLt has no product of %d x %d x %d; move libcublasLt out of the way to do without it", n,
+                m->n, kp);
             abort();
         }
+        if (parts == 1 && cu_linear_wide(o, m, a.x, kp, n, a.y, ldy)) continue;
         if (parts == 1) own<1>(im->stream, a);
         else own<3>(im->stream, a);
     }

@@ -1,14 +1,18 @@
-/* Routed experts. A pair is a row and one of its local experts. One small kernel groups the pairs by expert and cuts each
- * group into tiles of rows; then up with SiTU for all tiles, down for all tiles, and each row adds its experts' shares in
- * the order of idx. Weights stay at 4 bit until they are in registers. A block's four warps each take a quarter of the
- * inputs and the quarters are added in order, or, where sums are short, each its own outputs. Nothing depends on which rows share a tile, so neither do the bits. */
-#include "cuda.h"
+/* Routed experts. A pair is a row and one of its local experts. One block groups the pairs by expert and cuts each
+ * group into tiles of rows while others convert the rows; then up with SiTU for all tiles, down for all tiles, and each
+ * row adds its experts' shares in the order of idx. Weights stay at 4 bit until they are in registers. A block's four
+ * warps each take a quarter of the inputs and the quarters are added in order, or, where sums are short, each its own
+ * outputs. Nothing depends on which rows share a tile, so neither do the bits. Each kernel starts early: down has its
+ * weights on their way while up ends. On Hopper, experts with many rows go to moe_wg.cu. */
+#include "moe.h"
+#include "mma.h"
 #include "fp4.h"
+#include "wgmma.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { WARPS = 4, GROUP_BLOCK = 1024, SCRATCH_MOST = 1 << 30 };
+enum { WARPS = 4, GROUP_BLOCK = 1024, SCRATCH_MOST = 1 << 30, WIDE_FROM = 24 /* rows an expert */ };
 
 /* ---- device tables of a layer's experts -------------------------------------------------------------- */
 
@@ -62,33 +66,35 @@ void cuda_moe_close(struct cuda_impl *im)
 
 /* ---- grouping ----------------------------------------------------------------------------------------- */
 
-struct tile {
-    int expert, first, n; /* local expert, first pair, pairs */
+struct head {
+    struct groups g;
+    const int32_t *idx;
+    int t, k, e0, n_local, per_tile, pad;
+    struct cu_rows rows; /* none with pad */
 };
 
-struct groups {
-    struct tile *tile;
-    int *n_tiles;
-    int *row;             /* [pairs] row of a pair */
-    int *slot;            /* [t][k] pair of a row's j-th expert, -1: elsewhere */
-};
-
-static __global__ void __launch_bounds__(GROUP_BLOCK) group_kernel(struct groups s, const int32_t *idx, int t, int k, int e0,
-                                                                   int n_local, int per_tile)
+/* Groups the pairs. pad 0: slots are pairs, tiles of per_tile rows and a rest. pad 1: the fewest tiles of at most
+ * per_tile rows, all about as long, with per_tile slots each. */
+static __device__ __forceinline__ void group(const struct head &h)
 {
-    extern __shared__ int count[]; /* [n_local], then starts */
+    const struct groups &s = h.g;
+    const int32_t *idx = h.idx;
+    const int k = h.k, e0 = h.e0, n_local = h.n_local, per_tile = h.per_tile, pad = h.pad, n = h.t * k;
+    extern __shared__ int count[]; /* [n_local], then those placed, first slots, first tiles */
     __shared__ int2 sums[32];
-    int *start = count + n_local, n = t * k;
-    for (int i = threadIdx.x; i < n_local; i += blockDim.x) count[i] = 0;
+    int *placed = count + n_local, *start = placed + n_local, *tile0 = start + n_local;
+    auto per_of = [&](int c) { return pad && c ? (c - 1) / ((c + per_tile - 1) / per_tile) + 1 : per_tile; };
+    for (int i = threadIdx.x; i < n_local; i += blockDim.x) count[i] = placed[i] = 0;
     __syncthreads();
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
         int e = idx[i] - e0;
         if (e >= 0 && e < n_local) atomicAdd(&count[e], 1);
     }
     __syncthreads();
-    int pairs = 0, tiles = 0, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    for (int i0 = 0; i0 < n_local; i0 += GROUP_BLOCK) { /* running sums of counts and of tiles */
-        int i = i0 + threadIdx.x, c = i < n_local ? count[i] : 0, m = (c + per_tile - 1) / per_tile, a = c, b = m;
+    int slots = 0, tiles = 0, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    for (int i0 = 0; i0 < n_local; i0 += GROUP_BLOCK) { /* running sums of slots and of tiles */
+        int i = i0 + threadIdx.x, c = i < n_local ? count[i] : 0, m = (c + per_tile - 1) / per_tile;
+        int per = per_of(c), rows = pad ? per_tile : per, room = pad ? m * rows : c, a = room, b = m;
         for (int d = 1; d < 32; d <<= 1) {
             int u = __shfl_up_sync(0xffffffffu, a, d), v = __shfl_up_sync(0xffffffffu, b, d);
             if (lane >= d) {
@@ -109,11 +115,14 @@ static __global__ void __launch_bounds__(GROUP_BLOCK) group_kernel(struct groups
         before.x = __shfl_sync(0xffffffffu, all.x, (warp + 31) & 31);
         before.y = __shfl_sync(0xffffffffu, all.y, (warp + 31) & 31);
         if (warp == 0) before = make_int2(0, 0);
-        int first = pairs + before.x + a - c, to = tiles + before.y + b - m;
-        if (i < n_local) start[i] = first;
+        int first = slots + before.x + a - room, to = tiles + before.y + b - m;
+        if (i < n_local) {
+            start[i] = first;
+            tile0[i] = to;
+        }
         for (int j = 0; j < m; j++)
-            s.tile[to + j] = tile{i, first + j * per_tile, c - j * per_tile < per_tile ? c - j * per_tile : per_tile};
-        pairs += __shfl_sync(0xffffffffu, all.x, 31);
+            s.tile[to + j] = tile{i, first + j * rows, c - j * per < per ? c - j * per : per};
+        slots += __shfl_sync(0xffffffffu, all.x, 31);
         tiles += __shfl_sync(0xffffffffu, all.y, 31);
         __syncthreads();
     }
@@ -122,11 +131,24 @@ static __global__ void __launch_bounds__(GROUP_BLOCK) group_kernel(struct groups
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
         int e = idx[i] - e0, at = -1;
         if (e >= 0 && e < n_local) {
-            at = atomicAdd(&start[e], 1);
-            s.row[at] = i / k;
+            int per = per_of(count[e]), rows = pad ? per_tile : per, p = atomicAdd(&placed[e], 1);
+            at = start[e] + p / per * rows + p % per;
+            if (pad) s.of[at] = tile0[e] + p / per;
+            else s.row[at] = i / k;
         }
         s.slot[i] = at;
     }
+}
+
+/* block 0 groups while the others convert a row each */
+template <bool VEC> static __global__ void __launch_bounds__(GROUP_BLOCK) head_kernel(struct head h)
+{
+    cu_launch_next();
+    cu_wait_last();
+    if (blockIdx.x == 0) group(h);
+    else
+        for (int i = threadIdx.x * 4; i < h.rows.kp; i += GROUP_BLOCK * 4)
+            cu_rows_store<VEC>(h.rows, blockIdx.x - 1, i);
 }
 
 /* ---- products ------------------------------------------------------------------------------------------ */
@@ -150,14 +172,13 @@ struct prod {
 
 template <bool WIDE> static __device__ __forceinline__ void expand(uint32_t w, uint32_t scales, int byte, uint32_t *p)
 {
-    uint32_t s = scales >> (8 * byte) & 255u;
-    if (WIDE) fp4_expand_any(w, s, p);
-    else fp4_expand(w, fp4_scale(s), p);
+    if (WIDE) fp4_expand_any(w, scales >> (8 * byte) & 255u, p);
+    else fp4_expand(w, fp4_scale_of(scales, byte), p);
 }
 
 /* inputs h (0: first 32, 1: last 32) of a tile for all outputs and rows */
-template <int MT, int NT, int PARTS, bool WIDE>
-static __device__ __forceinline__ void half_tile(float (*acc)[NT][4], const uint4 *w, const uint32_t *sc, const uint4 (*x)[PARTS], int h)
+template <int MT, int NT, int PARTS, bool WIDE> static __device__ __forceinline__ void
+half_tile(float (*acc)[NT][4], const uint4 *w, const uint32_t *sc, const uint4 (*x)[PARTS], int h)
 {
 #pragma unroll
     for (int m = 0; m < MT; m++) {
@@ -188,6 +209,10 @@ static __global__ void __launch_bounds__(WARPS * 32) prod_kernel(struct prod a)
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, q = lane & 3, kt = a.kp / CU_TILE_K;
     const int s = KS == 1 ? 0 : warp, block = KS == 1 ? blockIdx.x * WARPS + warp : blockIdx.x;
     const int group = UP ? 0 : blockIdx.z, k0 = UP ? 0 : a.k / a.groups * group, k1 = UP ? a.k : k0 + a.k / a.groups;
+    if (UP) {
+        cu_wait_last(); /* for the groups; what comes next may read them at once, as they have been there since */
+        cu_launch_next();
+    }
     struct tile t = {0, (int)blockIdx.y * 8 * NT, 8 * NT};
     if (a.tile) {
         if ((int)blockIdx.y >= *a.n_tiles) return;
@@ -200,7 +225,8 @@ static __global__ void __launch_bounds__(WARPS * 32) prod_kernel(struct prod a)
     int at[MT];
 #pragma unroll
     for (int m = 0; m < MT; m++) { /* up: first half of the tiles gates, second half ups of the same columns */
-        int half = UP ? m / (MT / 2) : 0, i = block * (UP ? MT / 2 : MT) + (UP ? m % (MT / 2) : m), most = (a.n + 15) / 16;
+        int half = UP ? m / (MT / 2) : 0, i = block * (UP ? MT / 2 : MT) + (UP ? m % (MT / 2) : m),
+            most = (a.n + 15) / 16;
         at[m] = (half * (a.n / 16) + (i < most ? i : most - 1)) * kt;
     }
     const __nv_bfloat16 *x[NT];
@@ -209,28 +235,38 @@ static __global__ void __launch_bounds__(WARPS * 32) prod_kernel(struct prod a)
         int i = j * 8 + g;
         x[j] = i < t.n ? a.x + (int64_t)(a.row ? a.row[t.first + i] : t.first + i) * a.kp + q * 8 : NULL;
     }
-    auto fetch = [&](int b, int st) {
-        if (b < b1) {
+    auto fetch_w = [&](int b, int st) {
+        if (b < b1)
 #pragma unroll
             for (int m = 0; m < MT; m++) {
                 cu_copy16(&ring[st].w[m][lane], data + (int64_t)(at[m] + b) * 512);
                 cu_copy4(&ring[st].sc[m][lane], scale + (int64_t)(at[m] + b) * 32);
             }
+    };
+    auto fetch_x = [&](int b, int st) {
+        if (b < b1)
 #pragma unroll
             for (int j = 0; j < NT; j++)
 #pragma unroll
                 for (int p = 0; p < PARTS; p++)
 #pragma unroll
                     for (int h = 0; h < 2; h++)
-                        cu_copy16_if(&ring[st].x[(j * PARTS + p) * 2 + h][lane], x[j] ? x[j] + p * a.plane + b * CU_TILE_K + h * 32 : a.x, x[j]);
-        }
+                        cu_copy16_if(&ring[st].x[(j * PARTS + p) * 2 + h][lane],
+                                     x[j] ? x[j] + p * a.plane + b * CU_TILE_K + h * 32 : a.x, x[j]);
         cu_copy_end();
     };
     float acc[MT][NT][4] = {}, sum[PARTS > 1 ? MT : 1][PARTS > 1 ? NT : 1][4] = {};
 #pragma unroll
-    for (int i = 0; i < ST - 1; i++) fetch(b0 + i, i);
+    for (int i = 0; i < ST - 1; i++) fetch_w(b0 + i, i);
+    if (!UP) {
+        cu_wait_last();
+        cu_launch_next();
+    }
+#pragma unroll
+    for (int i = 0; i < ST - 1; i++) fetch_x(b0 + i, i);
     for (int b = b0, st = 0; b < b1; b++, st = st + 1 == ST ? 0 : st + 1) {
-        fetch(b + ST - 1, st == 0 ? ST - 1 : st - 1);
+        fetch_w(b + ST - 1, st == 0 ? ST - 1 : st - 1);
+        fetch_x(b + ST - 1, st == 0 ? ST - 1 : st - 1);
         cu_copy_wait<ST - 1>();
         uint4 w[MT];
         uint32_t sc[MT];
@@ -272,56 +308,58 @@ static __global__ void __launch_bounds__(WARPS * 32) prod_kernel(struct prod a)
                     int row = j * 8 + q * 2 + i % 2, out = (block * MT + m) * 16 + g + i / 2 * 8;
                     int64_t pair = t.first + row;
                     if (row >= t.n || out >= a.n) continue;
-                    a.y[a.tile ? (pair * a.groups + group) * a.n + out : pair * a.ldy + out] = PARTS > 1 ? sum[m][j][i] : acc[m][j][i];
+                    a.y[a.tile ? (pair * a.groups + group) * a.n + out : pair * a.ldy + out] =
+                        PARTS > 1 ? sum[m][j][i] : acc[m][j][i];
                 }
         return;
     }
     __syncthreads();
     float *part = (float *)mem;
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int j = 0; j < NT; j++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                part[(s * 8 * NT + j * 8 + q * 2 + i % 2) * PLD + m * 16 + g + i / 2 * 8] = PARTS > 1 ? sum[m][j][i] : acc[m][j][i];
+    if constexpr (PARTS > 1) cu_parts_put(part + s * 8 * NT * PLD, PLD, sum);
+    else cu_parts_put(part + s * 8 * NT * PLD, PLD, acc);
     __syncthreads();
     constexpr int OUTS = UP ? 8 * MT : 16 * MT;
     for (int i = threadIdx.x; i < OUTS * 8 * NT; i += WARPS * 32) {
         int row = i / OUTS, c = i % OUTS, out = blockIdx.x * OUTS + c;
         if (row >= t.n || out >= a.n) continue;
-        float v = 0, u = 0;
-#pragma unroll
-        for (int p = 0; p < WARPS; p++) {
-            v += part[(p * 8 * NT + row) * PLD + c];
-            if (UP) u += part[(p * 8 * NT + row) * PLD + c + OUTS];
-        }
+        float v = cu_parts_sum<WARPS>(part + row * PLD + c, 8 * NT * PLD);
         int64_t pair = t.first + row;
         if (UP) {
-            v = cu_situ1(v, u, a.b1, a.b2);
+            v = cu_situ1(v, cu_parts_sum<WARPS>(part + row * PLD + c + OUTS, 8 * NT * PLD), a.b1, a.b2);
 #pragma unroll
-            for (int p = 0; p < PARTS; p++) a.h[p * a.h_plane + pair * a.hp + out] = __float2bfloat16_rn(cu_part_bf16(v, p));
+            for (int p = 0; p < PARTS; p++)
+                a.h[p * a.h_plane + pair * a.hp + out] = __float2bfloat16_rn(cu_part_bf16(v, p));
         } else a.y[a.tile ? (pair * a.groups + group) * a.n + out : pair * a.ldy + out] = v;
     }
 }
 
-template <int MT, int NT, int PARTS, bool UP, bool WIDE, int ST, int KS> static void launch_ks(struct ops *o, const struct prod &a, int tiles)
+template <int MT, int NT, int PARTS, bool UP, bool WIDE, int ST, int KS>
+static void launch_ks(struct ops *o, const struct prod &a, int tiles)
 {
-    constexpr int rings = (int)sizeof(struct slots<MT, NT, PARTS>) * WARPS * ST, sums = WARPS * 8 * NT * (16 * MT + 1) * 4;
+    constexpr int rings = (int)sizeof(struct slots<MT, NT, PARTS>) * WARPS * ST,
+                  sums = WARPS * 8 * NT * (16 * MT + 1) * 4;
     constexpr int bytes = rings > sums ? rings : sums;
-    dim3 grid((unsigned)cu_parts(a.n, UP ? 8 * MT : KS == 1 ? 16 * MT * WARPS : 16 * MT), (unsigned)tiles, UP ? 1 : (unsigned)a.groups);
+    dim3 grid((unsigned)cu_parts(a.n, UP        ? 8 * MT
+                                      : KS == 1 ? 16 * MT * WARPS
+                                                : 16 * MT),
+              (unsigned)tiles, UP ? 1 : (unsigned)a.groups);
     if (tiles < 1) return;
-    CU(cudaFuncSetAttribute(prod_kernel<MT, NT, PARTS, UP, WIDE, ST, KS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    prod_kernel<MT, NT, PARTS, UP, WIDE, ST, KS><<<grid, WARPS * 32, bytes, cu_impl(o)->stream>>>(a);
-    CU_LAUNCHED("experts");
+    CU(cudaFuncSetAttribute(prod_kernel<MT, NT, PARTS, UP, WIDE, ST, KS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                            bytes));
+    cu_launch_early(prod_kernel<MT, NT, PARTS, UP, WIDE, ST, KS>, grid, WARPS * 32, bytes, cu_impl(o)->stream, a);
 }
 
 enum { SHORT_SUM = 12 }; /* blocks of inputs up to which a warp sums alone: depends on the matrix, not on the rows */
 
-template <int MT, int NT, int PARTS, bool UP, bool WIDE, int ST> static void launch(struct ops *o, const struct prod &a, int tiles)
+template <int MT, int NT, int PARTS, bool UP, bool WIDE, int ST>
+static void launch(struct ops *o, const struct prod &a, int tiles)
 {
-    if (!UP && a.k / a.groups <= (int)SHORT_SUM * (int)CU_TILE_K) launch_ks<MT, NT, PARTS, UP, WIDE, ST, UP ? (int)WARPS : 1>(o, a, tiles);
-    else launch_ks<MT, NT, PARTS, UP, WIDE, ST, WARPS>(o, a, tiles);
+    if constexpr (!UP) {
+        const int blocks = cu_parts(a.k / a.groups, CU_TILE_K);
+        if (blocks <= 2) return launch_ks<MT, NT, PARTS, UP, WIDE, 2, 1>(o, a, tiles); /* small rings: more blocks */
+        if (blocks <= SHORT_SUM) return launch_ks<MT, NT, PARTS, UP, WIDE, ST, 1>(o, a, tiles);
+    }
+    launch_ks<MT, NT, PARTS, UP, WIDE, ST, WARPS>(o, a, tiles);
 }
 
 /* rows per tile: 8, 16 or 32 */
@@ -331,10 +369,11 @@ static int rows_per_tile(int64_t pairs, int experts)
     return mean <= 6 ? 8 : mean <= 12 ? 16 : 32;
 }
 
-template <bool UP, bool WIDE> static void product_of(struct ops *o, const struct prod &a, int per_tile, int tiles, int parts)
+template <bool UP, bool WIDE>
+static void product_of(struct ops *o, const struct prod &a, int per_tile, int tiles, int parts)
 {
     if (parts == 1) {
-        if (per_tile == 8) launch<4, 1, 1, UP, WIDE, 4>(o, a, tiles);
+        if (per_tile == 8) launch<4, 1, 1, UP, WIDE, UP ? 2 : 4>(o, a, tiles);
         else if (per_tile == 16) launch<4, 2, 1, UP, WIDE, 3>(o, a, tiles);
         else launch<4, 4, 1, UP, WIDE, 3>(o, a, tiles);
     } else {
@@ -352,62 +391,120 @@ template <bool UP> static void product(struct ops *o, const struct prod &a, int 
 
 /* ---- shares of a row ------------------------------------------------------------------------------------- */
 
-static __global__ void share_kernel(const float *leaf, const int *slot, const float *w, int k, int latent, int groups, float *y,
-                                    int64_t y_stride)
+struct shares {
+    const float *leaf, *w;
+    const int *slot;
+    int k, latent, groups, skip_one; /* skip_one: rows with one pair are done */
+    float *y;
+    int64_t y_stride;
+};
+
+static __global__ void share_kernel(struct shares a)
 {
-    int row = blockIdx.y, g = blockIdx.z, i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= latent) return;
+    int row = blockIdx.y, g = blockIdx.z, i = blockIdx.x * blockDim.x + threadIdx.x, pairs = 0;
+    const int *slot = a.slot + row * a.k;
+    const float *w = a.w + row * a.k;
+    cu_wait_last();
+    if (i >= a.latent) return;
+    for (int j = 0; a.skip_one && j < a.k; j++) pairs += slot[j] >= 0;
+    if (a.skip_one && pairs == 1) return;
     float v = 0;
-    for (int j = 0; j < k; j++) {
-        int pair = slot[row * k + j];
-        if (pair >= 0) v += w[row * k + j] * leaf[((int64_t)pair * groups + g) * latent + i];
-    }
-    y[g * y_stride + (int64_t)row * latent + i] = v;
+    for (int j = 0; j < a.k; j++)
+        if (slot[j] >= 0) v += w[j] * a.leaf[((int64_t)slot[j] * a.groups + g) * a.latent + i];
+    a.y[g * a.y_stride + (int64_t)row * a.latent + i] = v;
 }
 
-/* what a block of rows needs, in bytes; pointers are set when base is not NULL */
+/* what a block of rows needs, in bytes; pointers are set when base is not NULL. wide: rows of a tile of cu_moe_wide */
 struct work {
     __nv_bfloat16 *z, *h;
-    float *leaf;
+    float *leaf, *share;
+    int *only;
     struct groups g;
     size_t bytes;
 };
 
-static struct work carve(char *base, int rows, int k, int n_local, int parts, int zp, int hp, int latent, int groups)
+static struct work carve(char *base, int rows, int k, int n_local, int parts, int zp, int hp, int latent, int groups,
+                         int wide)
 {
     size_t pairs = (size_t)rows * (size_t)(k < n_local ? k : n_local), at = 0, rows8 = cu_up((size_t)rows, 8);
-    const size_t size[7] = {parts * rows8 * zp * 2, parts * pairs * hp * 2, pairs * groups * latent * 4,
-                            (pairs + 1) * sizeof(struct tile), 4, pairs * 4, (size_t)rows * k * 4};
-    char *p[7];
-    for (int i = 0; i < 7; i++) {
+    size_t most = pairs < (size_t)n_local ? pairs : (size_t)n_local, tiles = wide ? pairs / wide + most : pairs + 1;
+    size_t slots = wide ? tiles * wide : pairs;
+    const size_t size[10] = {parts * (wide ? slots : rows8) * zp * 2,
+                             parts * slots * hp * 2,
+                             slots * groups * latent * 4,
+                             tiles * sizeof(struct tile),
+                             4,
+                             wide ? 0 : pairs * 4,
+                             (size_t)rows * k * 4,
+                             wide ? slots * 4 : 0,
+                             wide ? slots * 4 : 0,
+                             wide ? slots * 4 : 0};
+    char *p[10];
+    for (int i = 0; i < 10; i++) {
         p[i] = base + at;
         at += cu_up(size[i], 256);
     }
-    return work{(__nv_bfloat16 *)p[0], (__nv_bfloat16 *)p[1], (float *)p[2],
-                {(struct tile *)p[3], (int *)p[4], (int *)p[5], (int *)p[6]}, at};
+    return work{(__nv_bfloat16 *)p[0], (__nv_bfloat16 *)p[1], (float *)p[2], (float *)p[9], (int *)p[8],
+                {(struct tile *)p[3], (int *)p[4], (int *)p[5], (int *)p[7], (int *)p[6]}, at};
 }
 
-void cuda_moe(struct ops *o, const struct mat *up, const struct mat *down, int e0, int n_local, int n_experts, const float *z,
-              int latent, int cols, int groups, int merge, const int32_t *idx, const float *w, int k, float b1, float b2,
-              int t, float *y, int64_t y_stride)
+void cuda_moe(struct ops *o, const struct mat *up, const struct mat *down, int e0, int n_local, int n_experts,
+              const float *z, int latent, int cols, int groups, int merge, const int32_t *idx, const float *w, int k,
+              float b1, float b2, int t, float *y, int64_t y_stride)
 {
     struct cuda_impl *im = cu_impl(o);
     const int parts = im->act == ACT_FP32 ? 3 : 1, sums = merge ? 1 : groups, most = k < n_local ? k : n_local;
     const int zp = (int)cu_up((size_t)latent, CU_TILE_K), hp = (int)cu_up((size_t)cols, CU_TILE_K);
-    (void)n_experts;
     if (t < 1) return;
     const void **table = table_of(o, up, down, n_local);
+    /* whole sums of many rows, more of an expert than the other kernels take at once */
+    const int64_t mean = (int64_t)t * k / n_experts;
+    const int wide = parts == 1 && sums == 1 && t > CU_EXACT_ROWS && mean >= WIDE_FROM && cu_hopper(im) && !im->fp4_wide
+                         ? cu_moe_rows(mean) : 0;
     int block = t < 65535 ? t : 65535;
-    while (block > 1 && carve(NULL, block, k, n_local, parts, zp, hp, latent, sums).bytes > SCRATCH_MOST) block = (block + 1) / 2;
+    while (block > 1 && carve(NULL, block, k, n_local, parts, zp, hp, latent, sums, wide).bytes > SCRATCH_MOST)
+        block = (block + 1) / 2;
     for (int r = 0; r < t; r += block) {
         int n = t - r < block ? t - r : block, per_tile = rows_per_tile((int64_t)n * most, n_local);
         int64_t pairs = (int64_t)n * most;
         int tiles = (int)(pairs / per_tile + (pairs < n_local ? pairs : n_local));
-        struct work s = carve(NULL, n, k, n_local, parts, zp, hp, latent, sums);
-        s = carve((char *)cu_scratch(o, s.bytes), n, k, n_local, parts, zp, hp, latent, sums);
-        cu_rows_bf16(o, z + (int64_t)r * latent, latent, n, latent, zp, parts, s.z);
-        group_kernel<<<1, GROUP_BLOCK, 2 * (size_t)n_local * sizeof(int), im->stream>>>(s.g, idx + (int64_t)r * k, n, k, e0, n_local, per_tile);
-        CU_LAUNCHED("group");
+        struct work s = carve(NULL, n, k, n_local, parts, zp, hp, latent, sums, wide);
+        s = carve((char *)cu_scratch(o, s.bytes), n, k, n_local, parts, zp, hp, latent, sums, wide);
+        const float *zr = z + (int64_t)r * latent, *wr = w + (int64_t)r * k;
+        float *yr = y + (int64_t)r * latent;
+        const struct cu_rows rows = cu_rows_of(zr, latent, n, latent, zp, parts, s.z);
+        const struct head h = {s.g, idx + (int64_t)r * k, n, k, e0, n_local, wide ? wide : per_tile, wide > 0, rows};
+        const struct shares share = {s.leaf, wr, s.g.slot, k, latent, sums, wide > 0, yr, y_stride};
+        const dim3 grid((unsigned)cu_parts(latent, 256), (unsigned)n, (unsigned)sums);
+        cu_launch_early(rows.vec ? head_kernel<true> : head_kernel<false>, dim3(wide ? 1 : 1 + (unsigned)rows.rows8),
+                        GROUP_BLOCK, 4 * (size_t)n_local * sizeof(int), im->stream, h);
+        if (wide) {
+            const struct moe_wide v = {s.g,
+                                       table,
+                                       table + n_local,
+                                       table + 2 * n_local,
+                                       table + 3 * n_local,
+                                       zr,
+                                       wr,
+                                       n,
+                                       k,
+                                       latent,
+                                       cols,
+                                       zp,
+                                       hp,
+                                       wide,
+                                       b1,
+                                       b2,
+                                       (char *)s.z,
+                                       (char *)s.h,
+                                       s.only,
+                                       s.share,
+                                       s.leaf,
+                                       yr};
+            cu_moe_wide(o, &v);
+            cu_launch_early(share_kernel, grid, 256, 0, im->stream, share);
+            continue;
+        }
         struct prod a = {};
         a.tile = s.g.tile;
         a.n_tiles = s.g.n_tiles;
@@ -437,17 +534,15 @@ void cuda_moe(struct ops *o, const struct mat *up, const struct mat *down, int e
         a.groups = sums;
         a.y = s.leaf;
         product<false>(o, a, per_tile, tiles, parts);
-        dim3 grid((unsigned)cu_parts(latent, 256), (unsigned)n, (unsigned)sums);
-        share_kernel<<<grid, 256, 0, im->stream>>>(s.leaf, s.g.slot, w + (int64_t)r * k, k, latent, sums,
-                                                   y + (int64_t)r * latent, y_stride);
-        CU_LAUNCHED("shares");
+        cu_launch_early(share_kernel, grid, 256, 0, im->stream, share);
     }
 }
 
 /* linear on one MXFP4 matrix: rows as pairs of a single expert */
 void cu_fp4_linear(struct ops *o, const struct mat *m, const float *x, int64_t ldx, int t, float *y, int64_t ldy)
 {
-    const int parts = cu_impl(o)->act == ACT_FP32 || m->exact ? 3 : 1, kp = (int)cu_up((size_t)m->k, CU_TILE_K), block = 8192;
+    const int parts = cu_impl(o)->act == ACT_FP32 || m->exact ? 3 : 1, kp = (int)cu_up((size_t)m->k, CU_TILE_K),
+              block = 8192;
     const void *const host[2] = {m->data.p, m->scale.p};
     for (int r = 0; r < t; r += block) {
         int n = t - r < block ? t - r : block, per_tile = rows_per_tile(n, 1);

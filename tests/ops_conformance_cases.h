@@ -384,6 +384,8 @@ static const struct conf_case conf_cases[] = {
     {"linear", conf_linear, {72, 640, 130, 0, 0, 0, 0, 0}, 1, 1, 0},
     {"linear", conf_linear, {384, 448, 300, 0, 0, 0, 4, 0}, 1, 1, 0},
     {"linear", conf_linear, {200, 320, 700, 0, 0, 0, 8, 0}, 0, 1, 0},
+    {"linear", conf_linear, {1000, 7168, 70, 0, 0, 0, 4, 0}, 1, 1, 0},
+    {"linear", conf_linear, {330, 1536, 512, 0, 0, 0, 2, 0}, 1, 1, 0},
     {"linear", conf_linear, {48, 96, 5, 0, 0, 1, 0, 0}, 1, 1, 0},
     {"linear", conf_linear, {100, 512, 37, 0, 0, 1, 4, 2}, 1, 1, 0},
     /* first, n, h, t */
@@ -466,6 +468,12 @@ static const struct conf_case conf_cases[] = {
     {"moe", conf_moe, {32, 12, 128, 96, 3, 0, 37, 8}, 1, 1, 0},
     {"moe", conf_moe, {8, 8, 448, 192, 2, 0, 9, 2}, 1, 1, 0},
     {"moe", conf_moe, {4, 4, 256, 128, 1, 1, 150, 2}, 1, 1, 0},
+    /* above CU_EXACT_ROWS rows: tiles of 80, 80, 48, 64 and 96 rows; an expert without rows; k in half stages */
+    {"moe many", conf_moe, {4, 4, 256, 128, 1, 1, 600, 2}, 0, 1, 0},
+    {"moe many", conf_moe, {4, 2, 448, 160, 1, 1, 600, 2}, 0, 1, 0},
+    {"moe many", conf_moe, {32, 12, 320, 96, 1, 1, 520, 2}, 0, 1, 0},
+    {"moe many", conf_moe, {20, 20, 192, 64, 1, 1, 520, 2}, 0, 1, 0},
+    {"moe many", conf_moe, {7, 7, 256, 96, 3, 1, 600, 2}, 0, 1, 0},
     /* n, t */
     {"argmax", conf_argmax, {20480, 9}, 1, 0, 1},
     {"argmax", conf_argmax, {37, 8}, 1, 0, 1},
