@@ -77,7 +77,7 @@ static enum status pass_all(const struct ops *ops, struct stage_link *l, int sta
             walk(ops, f, k, o.n, 0);
         }
         usleep((useconds_t)(rng_u64(9, (uint64_t)stage, (uint64_t)k) % 2000));
-        TRY(stage_send(l, &o, f, o.n, h.first_chunk_s, h.work_s));
+        TRY(stage_send(l, &o, f, o.n, h.first_chunk_s, h.work_s, NULL, NULL));
         *bad += last && stage_counts(l).messages != 0;
     }
     return stage_drain(l);
@@ -92,7 +92,7 @@ START_TEST(every_value_of_every_batch_arrives)
     int bad = 0, last = suite_rank() == suite_size() - 1;
     MPI_Comm_dup(MPI_COMM_WORLD, &pp);
     wait_limit(40, NULL, NULL);
-    int ok = stage_open(pp, &o, &c, ROWS, 2, &l) == ST_OK;
+    int ok = stage_open(pp, &o, &c, ROWS, 2, NULL, 0, &l) == ST_OK;
     ok = ok && pass_all(&o, l, suite_rank(), last, &c, &bad) == ST_OK && bad == 0;
     ck_assert(suite_all(ok));
     stage_close(l);
@@ -120,10 +120,10 @@ START_TEST(a_hand_off_of_another_batch_is_refused)
         struct stage_header h;
         struct flow *f;
         MPI_Comm_dup(MPI_COMM_WORLD, &pp);
-        int ok = stage_open(pp, &o, &c, ROWS, 2, &l) == ST_OK && stage_flow(l, &f, NULL, NULL) == ST_OK;
+        int ok = stage_open(pp, &o, &c, ROWS, 2, NULL, 0, &l) == ST_OK && stage_flow(l, &f, NULL, NULL) == ST_OK;
         if (suite_rank() == 0) {
             f->n_bank = 1, f->taps = 1;
-            ok = ok && stage_send(l, &other[k].sent, f, other[k].sent.n, 0, 0) == ST_OK;
+            ok = ok && stage_send(l, &other[k].sent, f, other[k].sent.n, 0, 0, NULL, NULL) == ST_OK;
         } else if (suite_rank() == 1) {
             ok = ok && stage_receive(l, &mine, f, &h, NULL, NULL) == ST_E_FAULT && strstr(err_last(), other[k].says) &&
                  strstr(err_last(), "order 7");

@@ -52,7 +52,7 @@ const struct opt_row options_table[] = {
     {"kv-dtype",    OPT_CHOICE, AT(kv),          "bf16",    NULL,     "bf16,fp32", 0, 0, CMD_PLAN | CMD_RUN | CMD_DIAGNOSE, 0, "latent rows, conv tails, draft K/V"},
     {"mla-prefill", OPT_CHOICE, AT(mla_prefill), "absorbed", NULL,    "absorbed,expanded", 0, 0, CMD_RUN, 0, "form of MLA in prefill"},
     {"isa",         OPT_CHOICE, AT(isa),         "auto",    NULL,     "auto,scalar,avx2,avx512,avx512bf16,amx", 0, 0, CMD_RUN | CMD_DIAGNOSE, 0, "CPU kernels; auto: the best that every rank has"},
-    {"comm",        OPT_CHOICE, AT(comm),        "auto",    NULL,     "auto,mpi,shm,nccl", 0, 0, CMD_RUN, 0, "collectives of a TP group"},
+    {"comm",        OPT_CHOICE, AT(comm),        "auto",    NULL,     "auto,mpi,shm,nccl", 0, 0, CMD_RUN | CMD_BENCH_COLL, 0, "sums of TP groups and hand-off between stages; auto: NCCL where the ranks of a group have a GPU each, else through host memory (shared memory, MPI); nccl: refused where ranks share a GPU; mpi, shm: host memory"},
     {"transport",   OPT_CHOICE, AT(transport),   "rma",     NULL,     "rma,sendrecv", 0, 0, CMD_RUN | CMD_BENCH_TRANSFER, 0, "prefill to decode"},
     {"window",      OPT_CHOICE, AT(window),      "allocate", NULL,    "allocate,create", 0, 0, CMD_RUN | CMD_BENCH_TRANSFER, 0, "how RMA windows are made"},
     {"dedupe",      OPT_FLAG,   AT(dedupe),      NULL,      NULL,     NULL, 0, 0, CMD_PLAN | CMD_RUN, 0, "one copy a node of MLA rows and draft K/V that its decode ranks hold alike; the others read it there"},
