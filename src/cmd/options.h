@@ -28,6 +28,7 @@ struct options {
     int json;                       /* show, plan, bench */
     const char *html, *trace, *csv, *reference; /* show */
     const char *sizes;              /* bench transfer */
+    const char *rows;               /* bench collectives */
     int mib, reps;
     /* topology */
     const char *prefill, *decode;
