@@ -136,11 +136,11 @@ START_TEST(a_rank_that_breaks_ends_the_others)
     struct ops o = plain_ops(PLACE_HOST);
     static float x[64];
     ck_assert(suite_all(coll_open_nccl(world.all, n, &o, 64, &c, &t, why) == ST_OK));
-    wait_limit(20, NULL, NULL);
+    wait_limit(100, NULL, NULL);
     double t0 = MPI_Wtime();
     if (world.rank == 0) nccl_abort_all(n);
     enum status st = t.sum(t.ctx, &o, x, 64, 1, NULL, 1, 64);
-    int ok = st == ST_E_DEVICE && MPI_Wtime() - t0 < 10;
+    int ok = st == ST_E_DEVICE && MPI_Wtime() - t0 < 60;
     if (world.rank > 0) ok = ok && strstr(err_last(), "remote process exited");
     ok = ok && t.sum(t.ctx, &o, x, 64, 1, NULL, 1, 64) == ST_E_DEVICE; /* and stays so */
     wait_limit(0, NULL, NULL);
@@ -195,12 +195,12 @@ START_TEST(the_guard_of_a_waiting_backend)
     if (world.rank == 0) nccl_abort_all(n);
     enum status st = ST_OK;
     double t0 = MPI_Wtime();
-    for (unsigned i = 0; st == ST_OK && world.rank > 0 && MPI_Wtime() - t0 < 10; i++) st = o.guard(o.guard_ctx, i);
+    for (unsigned i = 0; st == ST_OK && world.rank > 0 && MPI_Wtime() - t0 < 60; i++) st = o.guard(o.guard_ctx, i);
     ck_assert(suite_all(world.rank == 0 || st == ST_E_DEVICE));
     reports = 0;
     wait_limit(0.2, count_report, NULL);
     st = ST_OK;
-    for (unsigned i = 0; st == ST_OK && MPI_Wtime() - t0 < 20; i++) st = o.guard(o.guard_ctx, i);
+    for (unsigned i = 0; st == ST_OK && MPI_Wtime() - t0 < 90; i++) st = o.guard(o.guard_ctx, i);
     wait_limit(0, NULL, NULL);
     ck_assert(suite_all(st == ST_E_WATCHDOG && reports == 1));
     coll_close(c);
@@ -306,7 +306,7 @@ START_TEST(groups_whose_ranks_have_a_device_each_use_nccl)
         int columns = seats[i].pp > 1 ? all_of(stages, 0) : 0;
         enum status st = links_open(&w, &o, LINKS_NCCL, &l);
         if (seats[i].tp_ok == groups && seats[i].pp_ok == columns) ok = st == ST_OK && l.must;
-        else ok = st == ST_E_CONFIG && strstr(err_last(), "share one");
+        else ok = st == ST_E_CONFIG && strstr(err_last(), "that share one");
         ck_assert_msg(suite_all(ok), "case %zu, nccl", i);
         if (st == ST_OK) links_close(&l);
         ok = links_open(&w, &o, LINKS_AUTO, &l) == ST_OK && !l.must && l.tp == (seats[i].tp_ok >> w.rank & 1) &&
@@ -329,18 +329,15 @@ START_TEST(without_a_library_or_a_device_it_is_the_host)
     struct links l;
     o.queues = &queues;
     ck_assert(suite_all(split(&w, 1, 1, world.size - 1)));
-    int groups = world.size > 2; /* else every group is one rank, and nothing is looked for */
     setenv("PDFLASH_NCCL", w.rank == 0 ? "/nowhere/libnccl.so.2" : getenv("PDFLASH_NCCL"), 1); /* one rank lacks it */
     ck_assert(suite_all(links_open(&w, &o, LINKS_AUTO, &l) == ST_OK && !l.nccl && !l.tp && !l.pp));
     links_close(&l);
     enum status st = links_open(&w, &o, LINKS_NCCL, &l);
-    ck_assert(suite_all(groups ? st == ST_E_CONFIG && strstr(err_last(), "/nowhere/libnccl.so.2") != NULL : st == ST_OK));
-    if (st == ST_OK) links_close(&l);
+    ck_assert(suite_all(st == ST_E_CONFIG && strstr(err_last(), "/nowhere/libnccl.so.2")));
     ck_assert(suite_all(links_open(&w, &host, LINKS_AUTO, &l) == ST_OK && !l.nccl));
     links_close(&l);
     st = links_open(&w, &host, LINKS_NCCL, &l);
-    ck_assert(suite_all(groups ? st == ST_E_CONFIG && strstr(err_last(), "--device cpu") != NULL : st == ST_OK));
-    if (st == ST_OK) links_close(&l);
+    ck_assert(suite_all(st == ST_E_CONFIG && strstr(err_last(), "--device cpu")));
     world_stop(&w);
     nccl_double();
 }

@@ -101,7 +101,7 @@ static enum status apart(const struct world *w, const struct devices *d, struct 
         else l->tp = 1;
     }
     if (l->must && shared)
-        return ERR(ST_E_CONFIG, "--comm nccl needs a GPU for every rank of a group; the %d pairs of ranks above share one; use "
+        return ERR(ST_E_CONFIG, "--comm nccl needs a GPU for every rank of a group; pairs of ranks above that share one: %d; use "
                    "--comm auto or mpi, fewer ranks or more GPUs", shared);
     return ST_OK;
 }
@@ -112,11 +112,11 @@ enum status links_open(struct world *w, struct ops *o, enum links_want want, str
     unsigned char uuid[16];
     char why[NCCL_WHY] = "";
     int device = o->queues != NULL;
-    if (want != LINKS_HOST && any_group(&w->topo) && (device || l.must)) TRY(load(w, &l.nccl, why));
+    if (l.must || (want == LINKS_AUTO && device && any_group(&w->topo))) TRY(load(w, &l.nccl, why));
     enum status st = ST_OK;
-    if (l.must && any_group(&w->topo) && !device && !(l.nccl && nccl_stand_in(l.nccl, uuid)))
+    if (l.must && !device && !(l.nccl && nccl_stand_in(l.nccl, uuid)))
         st = ERR(ST_E_CONFIG, "--comm nccl needs a GPU for every rank of a group; with --device cpu use auto, mpi or shm");
-    else if (l.must && any_group(&w->topo) && !l.nccl)
+    else if (l.must && !l.nccl)
         st = ERR(ST_E_CONFIG, "--comm nccl: %s", why);
     else if (*why && !l.nccl)
         announce(w, "sums and hand-off go through MPI and host memory, because NCCL cannot be used: ", why);
