@@ -85,7 +85,7 @@ static enum status device(struct ops *o, struct ops_device *d_p)
     cudaError_t e = cudaGetDeviceProperties(&prop, cu_impl(o)->device);
     if (e == cudaSuccess) e = cudaMemGetInfo(&d.free, &d.total);
     if (e != cudaSuccess)
-        return ERR(ST_E_DEVICE, "CUDA device %d does not say what it is: %s", cu_impl(o)->device, cudaGetErrorString(e));
+        return ERR(ST_E_DEVICE, "CUDA device %d says nothing of itself: %s", cu_impl(o)->device, cudaGetErrorString(e));
     static_assert(sizeof prop.uuid == sizeof d.uuid, "a UUID has 16 bytes");
     memcpy(d.uuid, &prop.uuid, sizeof d.uuid);
     (void)snprintf(d.name, sizeof d.name, "%.63s", prop.name);

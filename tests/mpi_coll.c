@@ -106,7 +106,8 @@ START_TEST(sum_has_the_bits_of_the_tree)
             struct coll *c;
             struct tp_comm t;
             struct ops o = plain_ops(device ? PLACE_DEVICE : PLACE_HOST);
-            ck_assert(suite_all(open_coll(world.all, k % N_VIA, k < N_VIA ? MAX_VALUES : MAX_LARGE, &o, &c, &t) == ST_OK));
+            ck_assert(
+                suite_all(open_coll(world.all, k % N_VIA, k < N_VIA ? MAX_VALUES : MAX_LARGE, &o, &c, &t) == ST_OK));
             ck_assert(t.size == 1 || k % N_VIA != VIA_NCCL || strcmp(coll_name(c), "nccl") == 0);
             for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
                 int order[LEAVES_MAX];

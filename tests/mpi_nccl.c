@@ -15,9 +15,9 @@
 #include "plain_ops.h"
 #include "plan/split.h"
 
-/* What pdflash does with NCCL, over the stand-in (nccl_double.c): large sums with the bits of the other paths, ranks that
- * cannot join, break or stay away, and which groups may use it. The collectives themselves: mpi_coll.c; the hand-off:
- * mpi_stage.c. */
+/* What pdflash does with NCCL, over the stand-in (nccl_double.c): large sums with the bits of the other paths, ranks
+ * that cannot join, break or stay away, and which groups may use it. The collectives themselves: mpi_coll.c; the
+ * hand-off: mpi_stage.c. */
 /* np: 2 3 4 8 */
 const char *const suite_name = "mpi_nccl";
 
@@ -32,7 +32,8 @@ static struct nccl *load(void)
     return n;
 }
 
-/* ---- bits --------------------------------------------------------------------------------------------------------- */
+/* ---- bits ---------------------------------------------------------------------------------------------------------
+ */
 
 static float leaf(int i, int64_t e)
 {
@@ -41,7 +42,8 @@ static float leaf(int i, int64_t e)
 }
 
 /* the sum by one path; x [n_parts][stride] is filled anew */
-static int sum_by(struct tp_comm *t, struct ops *o, int n_parts, int64_t stride, int64_t n, const int *order, float *out)
+static int sum_by(struct tp_comm *t, struct ops *o, int n_parts, int64_t stride, int64_t n, const int *order,
+                  float *out)
 {
     struct buf x;
     int ok = o->mem_new(o, &x, (size_t)(n_parts * stride) * sizeof(float), "x") == ST_OK;
@@ -54,12 +56,14 @@ static int sum_by(struct tp_comm *t, struct ops *o, int n_parts, int64_t stride,
 }
 
 /* more values than one exchange takes: slices, of equal length and not, several pieces, orders, strides */
-static const struct { int n_parts, permuted; int64_t n, gap, max; } big[] = {
-    {1, 0, 1 << 20, 0, 1 << 20},  /* equal slices */
-    {1, 1, 1048591, 0, 1048591},  /* unequal ones */
-    {2, 1, 600007, 33, 1200014},
-    {3, 1, 400000, 0, 300000},    /* in pieces */
-    {2, 0, 17, 4, 64},            /* fewer values than ranks have slices */
+static const struct {
+    int n_parts, permuted;
+    int64_t n, gap, max;
+} big[] = {
+    {1, 0, 1 << 20, 0, 1 << 20},                            /* equal slices */
+    {1, 1, 1048591, 0, 1048591},                            /* unequal ones */
+    {2, 1, 600007, 33, 1200014}, {3, 1, 400000, 0, 300000}, /* in pieces */
+    {2, 0, 17, 4, 64},                                      /* fewer values than ranks have slices */
 };
 
 START_TEST(large_sums_have_the_bits_of_messages)
@@ -105,7 +109,8 @@ START_TEST(the_device_is_in_use_after_start_up_only)
 }
 END_TEST
 
-/* ---- failure --------------------------------------------------------------------------------------------------------- */
+/* ---- failure
+ * --------------------------------------------------------------------------------------------------------- */
 
 START_TEST(a_rank_that_cannot_join_is_known_to_all)
 {
@@ -229,11 +234,14 @@ START_TEST(libraries_that_cannot_be_used_are_named)
 }
 END_TEST
 
-/* ---- who shares a device ------------------------------------------------------------------------------------------------ */
+/* ---- who shares a device
+ * ------------------------------------------------------------------------------------------------ */
 
 START_TEST(a_rank_takes_the_device_of_its_number_on_the_host)
 {
-    static const struct { int node_rank, n, want; } row[] = {{0, 8, 0}, {7, 8, 7}, {8, 8, 0}, {13, 8, 5}, {3, 1, 0}, {0, 0, 0}};
+    static const struct {
+        int node_rank, n, want;
+    } row[] = {{0, 8, 0}, {7, 8, 7}, {8, 8, 0}, {13, 8, 5}, {3, 1, 0}, {0, 0, 0}};
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
         ck_assert_int_eq(devices_choose(row[i].node_rank, row[i].n), row[i].want);
 }
@@ -251,18 +259,14 @@ static const struct {
     int pp, tp, decode, gpus; /* np = pp * tp + decode */
     int tp_ok, pp_ok;         /* bit per world rank */
 } seats[] = {
-    {1, 1, 1, 2, 0, 0},
-    {2, 1, 1, 3, 0, 0x3},       /* a column of two; decode is alone */
-    {1, 1, 2, 2, 0x6, 0},       /* ranks 1, 2 on devices 1, 0 */
-    {1, 1, 2, 1, 0, 0},         /* all share one */
-    {1, 2, 2, 4, 0xf, 0},
-    {1, 2, 2, 2, 0xf, 0},       /* each device has one of either group */
-    {2, 1, 2, 3, 0xc, 0x3},     /* ranks 0 and 3 share: different groups */
-    {2, 2, 4, 8, 0xff, 0xf},
-    {2, 2, 4, 4, 0xff, 0xf},
-    {2, 2, 4, 2, 0xf, 0},       /* a stage has both devices, a column one twice, decode each twice */
-    {4, 1, 4, 4, 0xf0, 0xf},
-    {4, 1, 4, 3, 0, 0},         /* ranks 0 and 3, 4 and 7 share */
+    {1, 1, 1, 2, 0, 0},      {2, 1, 1, 3, 0, 0x3}, /* a column of two; decode is alone */
+    {1, 1, 2, 2, 0x6, 0},                          /* ranks 1, 2 on devices 1, 0 */
+    {1, 1, 2, 1, 0, 0},                            /* all share one */
+    {1, 2, 2, 4, 0xf, 0},    {1, 2, 2, 2, 0xf, 0}, /* each device has one of either group */
+    {2, 1, 2, 3, 0xc, 0x3},                        /* ranks 0 and 3 share: different groups */
+    {2, 2, 4, 8, 0xff, 0xf}, {2, 2, 4, 4, 0xff, 0xf},
+    {2, 2, 4, 2, 0xf, 0},                        /* a stage has both devices, a column one twice, decode each twice */
+    {4, 1, 4, 4, 0xf0, 0xf}, {4, 1, 4, 3, 0, 0}, /* ranks 0 and 3, 4 and 7 share */
 };
 
 /* a device backend, as far as links and sums look; the stand-in says which device it is */
@@ -350,8 +354,15 @@ START_TEST(ranks_of_a_device_must_fit_into_it_together)
     static struct draft_config draft;
     struct group two = {1, 2, 0};
     struct world w = {.size = 4};
-    struct plan_options plan = {.page = 64, .max_tokens = 600, .max_prompt = 200, .concurrency = 8, .prefill_slots = 8,
-                                .staging_slots = 8, .chunk = 8192, .stripe = 1, .block = 8};
+    struct plan_options plan = {.page = 64,
+                                .max_tokens = 600,
+                                .max_prompt = 200,
+                                .concurrency = 8,
+                                .prefill_slots = 8,
+                                .staging_slots = 8,
+                                .chunk = 8192,
+                                .stripe = 1,
+                                .block = 8};
     struct device_seat seat[4];
     struct devices d = {4, seat};
     struct rank_memory m[4];

@@ -174,7 +174,8 @@ END_TEST
 void suite_fill(Suite *s)
 {
     TCase *tc = SUITE_CASE(s, "stage", 100);
-    tcase_add_loop_test(tc, every_value_of_every_batch_arrives, 0, 4); /* flows in host and in device memory, by MPI and NCCL */
+    tcase_add_loop_test(tc, every_value_of_every_batch_arrives, 0,
+                        4); /* flows in host and in device memory, by MPI and NCCL */
     SUITE_TEST(tc, a_hop_without_nccl_takes_messages);
     SUITE_TEST(tc, a_hand_off_of_another_batch_is_refused);
 }

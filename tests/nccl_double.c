@@ -24,10 +24,16 @@
 enum { OK = 0, SYSTEM = 2, ARGUMENT = 4, USAGE = 5, REMOTE = 6, IN_PROGRESS = 7, FLOAT32 = 7, BFLOAT16 = 9 };
 enum { RING = 48 << 10, MAX_OPS = 4096, MAX_COMMS = 16 };
 
-struct id { char name[128]; };
-struct config { size_t size; unsigned magic, version; int blocking; };
+struct id {
+    char name[128];
+};
+struct config {
+    size_t size;
+    unsigned magic, version;
+    int blocking;
+};
 
-struct ring { /* from one rank to another */
+struct ring {                    /* from one rank to another */
     _Atomic uint64_t head, tail; /* bytes written, bytes read */
     char data[RING];
 };
@@ -40,10 +46,10 @@ enum kind { SEND, RECV };
 struct op {
     enum kind kind;
     int peer;
-    char *p;           /* what the caller gave */
+    char *p;            /* what the caller gave */
     uint64_t at, bytes; /* moved so far, with the length in front; all */
-    uint64_t length;   /* RECV: as the sender says */
-    char *bounce;      /* device memory: its copy on the host */
+    uint64_t length;    /* RECV: as the sender says */
+    char *bounce;       /* device memory: its copy on the host */
     void *stream;
 };
 
@@ -54,7 +60,13 @@ struct ncclComm {
     size_t bytes;
     int n;
     struct op op[MAX_OPS];
-    struct { const void *p; void *out; char *all; size_t n; int type; } sum; /* of ncclAllReduce */
+    struct {
+        const void *p;
+        void *out;
+        char *all;
+        size_t n;
+        int type;
+    } sum; /* of ncclAllReduce */
 };
 typedef struct ncclComm *comm;
 
@@ -121,7 +133,8 @@ static void stage_out(struct op *o)
     o->bounce = NULL;
 }
 
-/* ---- progress ------------------------------------------------------------------------------------------------------ */
+/* ---- progress ------------------------------------------------------------------------------------------------------
+ */
 
 static int fail(comm c, int rc, const char *text)
 {
@@ -146,7 +159,8 @@ static int move(comm c, struct op *o)
     int from = o->kind == SEND ? c->rank : o->peer, to = o->kind == SEND ? o->peer : c->rank, moved = 0;
     struct ring *r = &c->s->ring[from * c->size + to];
     while (o->at < o->bytes) {
-        uint64_t head = atomic_load(&r->head), tail = atomic_load(&r->tail), n, ring_at = (o->kind == SEND ? head : tail) % RING;
+        uint64_t head = atomic_load(&r->head), tail = atomic_load(&r->tail), n,
+                 ring_at = (o->kind == SEND ? head : tail) % RING;
         uint64_t room = o->kind == SEND ? RING - (head - tail) : head - tail;
         char *p = byte_of(o, o->at, &n);
         if (n > room) n = room;
@@ -220,7 +234,8 @@ static int progress(comm c)
     return OK;
 }
 
-/* ---- communicators --------------------------------------------------------------------------------------------------- */
+/* ---- communicators
+ * --------------------------------------------------------------------------------------------------- */
 
 static int told_to_fail(const char *what, int rank, int count)
 {
@@ -293,7 +308,8 @@ static int join_step(comm c)
 int ncclCommInitRankConfig(comm *c_p, int n, struct id id, int rank, struct config *config);
 int ncclCommInitRankConfig(comm *c_p, int n, struct id id, int rank, struct config *config)
 {
-    if (config->magic != 0xcafebeefu || config->size < 20 || config->blocking != 0) return fail(NULL, ARGUMENT, "configuration");
+    if (config->magic != 0xcafebeefu || config->size < 20 || config->blocking != 0)
+        return fail(NULL, ARGUMENT, "configuration");
     if (rank < 0 || rank >= n) return fail(NULL, ARGUMENT, "rank");
     if (told_to_fail("init", rank, 0)) return fail(NULL, SYSTEM, "told to fail");
     comm c = calloc(1, sizeof *c);
@@ -345,8 +361,13 @@ int ncclCommDestroy(comm c)
 const char *ncclGetErrorString(int rc);
 const char *ncclGetErrorString(int rc)
 {
-    static const char *const text[] = {"no error", "unhandled cuda error", "unhandled system error", "internal error",
-                                       "invalid argument", "invalid usage", "remote process exited or there was a network error",
+    static const char *const text[] = {"no error",
+                                       "unhandled cuda error",
+                                       "unhandled system error",
+                                       "internal error",
+                                       "invalid argument",
+                                       "invalid usage",
+                                       "remote process exited or there was a network error",
                                        "NCCL operation in progress"};
     return rc >= 0 && rc < 8 ? text[rc] : "unknown result code";
 }
@@ -358,7 +379,8 @@ const char *ncclGetLastError(comm c)
     return last;
 }
 
-/* ---- calls ------------------------------------------------------------------------------------------------------------- */
+/* ---- calls
+ * ------------------------------------------------------------------------------------------------------------- */
 
 int ncclGroupStart(void);
 int ncclGroupStart(void)
@@ -402,8 +424,12 @@ static int add(comm c, enum kind kind, const void *p, uint64_t bytes, int peer, 
 {
     if (peer < 0 || peer >= c->size || peer == c->rank) return fail(c, ARGUMENT, "peer");
     if (c->n == MAX_OPS || n_touched == MAX_COMMS) return fail(c, ARGUMENT, "too many calls in a group");
-    c->op[c->n++] = (struct op){.kind = kind, .peer = peer, .p = (char *)(uintptr_t)p, .bytes = bytes + sizeof(uint64_t),
-                                .length = bytes, .stream = stream};
+    c->op[c->n++] = (struct op){.kind = kind,
+                                .peer = peer,
+                                .p = (char *)(uintptr_t)p,
+                                .bytes = bytes + sizeof(uint64_t),
+                                .length = bytes,
+                                .stream = stream};
     return OK;
 }
 

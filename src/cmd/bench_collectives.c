@@ -1,11 +1,12 @@
-/* bench collectives - what ranks exchange while they compute, at K3's width: the sum of a TP group over all ranks, and the
- * hand-off of a chunk between the stages of a pipeline of all ranks, each by every path there is, beside NCCL's own
+/* bench collectives - what ranks exchange while they compute, at K3's width: the sum of a TP group over all ranks, and
+ * the hand-off of a chunk between the stages of a pipeline of all ranks, each by every path there is, beside NCCL's own
  * all-reduce.
  *
- * A sum adds one partial a rank of rows x 7168 FP32 values along the fixed tree; NCCL's own adds in an order of its own,
- * in FP32 and in BF16, and is only measured. A hand-off is the prefix, 4 bank rows and the accumulator of rows x 7168;
- * chunks flow through all stages without computing, so the time of a chunk is that of one hop, all hops at once.
- * Times: batches of calls between two meetings of all ranks, the queue run empty; the median batch, the slowest rank. */
+ * A sum adds one partial a rank of rows x 7168 FP32 values along the fixed tree; NCCL's own adds in an order of its
+ * own, in FP32 and in BF16, and is only measured. A hand-off is the prefix, 4 bank rows and the accumulator of rows x
+ * 7168; chunks flow through all stages without computing, so the time of a chunk is that of one hop, all hops at once.
+ * Times: batches of calls between two meetings of all ranks, the queue run empty; the median batch, the slowest rank.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,8 +32,8 @@ struct bench {
     struct links links;
     int n_rows, rows[MAX_ROWS], most;
     int n_printed;
-    struct buf x;        /* bmem: partials */
-    float *host;         /* their values, and results */
+    struct buf x; /* bmem: partials */
+    float *host;  /* their values, and results */
     /* what is being timed */
     struct tp_comm tp;
     struct nccl_comm *own; /* for NCCL's own sums */
@@ -58,7 +59,8 @@ static enum status meet(struct bench *b)
     return wait_all(&r, 1, NULL, NULL);
 }
 
-static enum status batch(struct bench *b, enum status (*call)(struct bench *), enum status (*over)(struct bench *), int n, double *s_p)
+static enum status batch(struct bench *b, enum status (*call)(struct bench *), enum status (*over)(struct bench *),
+                         int n, double *s_p)
 {
     TRY(meet(b));
     double mine = MPI_Wtime();
@@ -75,7 +77,8 @@ static int by_value(const void *x, const void *y)
 }
 
 /* seconds a call */
-static enum status timed(struct bench *b, enum status (*call)(struct bench *), enum status (*over)(struct bench *), double *s_p)
+static enum status timed(struct bench *b, enum status (*call)(struct bench *), enum status (*over)(struct bench *),
+                         double *s_p)
 {
     double s[BATCHES];
     TRY(batch(b, call, over, 2, &s[0])); /* warm */
@@ -95,10 +98,11 @@ static void head(const struct bench *b)
 {
     char nccl[64] = "none";
     if (b->links.nccl)
-        snprintf(nccl, sizeof nccl, "%d.%d.%d", nccl_version(b->links.nccl) / 10000, nccl_version(b->links.nccl) / 100 % 100,
-                 nccl_version(b->links.nccl) % 100);
+        snprintf(nccl, sizeof nccl, "%d.%d.%d", nccl_version(b->links.nccl) / 10000,
+                 nccl_version(b->links.nccl) / 100 % 100, nccl_version(b->links.nccl) % 100);
     if (b->o.json) {
-        printf("{\"build\": \"%s\", \"backend\": \"%s\", \"isa\": \"%s\", \"ranks\": %d, \"nccl\": \"%s\", \"width\": %d, \"cases\": [",
+        printf("{\"build\": \"%s\", \"backend\": \"%s\", \"isa\": \"%s\", \"ranks\": %d, \"nccl\": \"%s\", \"width\": "
+               "%d, \"cases\": [",
                PDFLASH_GIT, b->ops.name, b->ops.isa, b->w.size, nccl, WIDTH);
         return;
     }
@@ -112,7 +116,8 @@ static void line(struct bench *b, const char *what, const char *path, int rows, 
 {
     if (b->w.rank) return;
     if (b->o.json)
-        printf("%s\n {\"what\": \"%s\", \"path\": \"%s\", \"rows\": %d, \"bytes\": %.0f, \"us\": %.2f, \"gbps\": %.3f, \"bus_gbps\": %.3f}",
+        printf("%s\n {\"what\": \"%s\", \"path\": \"%s\", \"rows\": %d, \"bytes\": %.0f, \"us\": %.2f, \"gbps\": %.3f, "
+               "\"bus_gbps\": %.3f}",
                b->n_printed++ ? "," : "", what, path, rows, bytes, s * 1e6, bytes / s * 1e-9, bytes * bus / s * 1e-9);
     else
         printf("%-10s %-22s %7d %10.2f %12.1f %10.2f %10.2f\n", what, path, rows, bytes / 1048576, s * 1e6,
@@ -171,7 +176,8 @@ static enum status sums(struct bench *b, int via, uint64_t *bits)
         st = hash_sum(b, &h);
         if (st == ST_OK) st = world_check_equal(&b->w, h, "a sum of all ranks", ST_E_FAULT);
         if (st == ST_OK && bits[i] && bits[i] != h)
-            st = ERR(ST_E_FAULT, "the sum of %d rows over %s has other bits than over the host", b->rows[i], coll_name(c));
+            st = ERR(ST_E_FAULT, "the sum of %d rows over %s has other bits than over the host", b->rows[i],
+                     coll_name(c));
         int same = bits[i] == h;
         bits[i] = h;
         if (st == ST_OK) st = timed(b, sum_call, drain, &s);
@@ -195,8 +201,8 @@ static enum status own_sums(struct bench *b)
             b->ops.zero(&b->ops, b->x.p, (size_t)b->values * sizeof(float));
             st = timed(b, own_call, drain, &s);
             if (st == ST_OK)
-                line(b, "sum", b->bf16 ? "ncclAllReduce bf16" : "ncclAllReduce fp32", b->rows[i], (double)b->values * (b->bf16 ? 2 : 4),
-                     2 * (n - 1) / n, s);
+                line(b, "sum", b->bf16 ? "ncclAllReduce bf16" : "ncclAllReduce fp32", b->rows[i],
+                     (double)b->values * (b->bf16 ? 2 : 4), 2 * (n - 1) / n, s);
         }
     nccl_leave(b->own);
     return st;
@@ -226,7 +232,9 @@ static enum status hop_call(struct bench *b)
     TRY(stage_send(b->link, &o, f, o.n, 0, 0, NULL, NULL));
     if (b->w.rank < b->w.size - 1 || b->chunk % 16 != 1) return ST_OK;
     b->ops.get(&b->ops, &got, f->acc + b->values - 1, sizeof got);
-    return got == mark ? ops_check(&b->ops) : ERR(ST_E_FAULT, "chunk %d arrived as %g, %g was sent", b->chunk - 1, (double)got, (double)mark);
+    return got == mark
+               ? ops_check(&b->ops)
+               : ERR(ST_E_FAULT, "chunk %d arrived as %g, %g was sent", b->chunk - 1, (double)got, (double)mark);
 }
 
 static enum status hop_drain(struct bench *b)
@@ -254,7 +262,8 @@ static enum status hops(struct bench *b, int via)
     return st;
 }
 
-/* ---- the command --------------------------------------------------------------------------------------------------- */
+/* ---- the command ---------------------------------------------------------------------------------------------------
+ */
 
 static enum status parse_rows(struct bench *b)
 {
@@ -273,8 +282,10 @@ static enum status parse_rows(struct bench *b)
 
 static enum status body(struct bench *b)
 {
-    static const enum links_want want[] = {[OPT_COMM_AUTO] = LINKS_AUTO, [OPT_COMM_MPI] = LINKS_HOST,
-                                           [OPT_COMM_SHM] = LINKS_HOST, [OPT_COMM_NCCL] = LINKS_NCCL};
+    static const enum links_want want[] = {[OPT_COMM_AUTO] = LINKS_AUTO,
+                                           [OPT_COMM_MPI] = LINKS_HOST,
+                                           [OPT_COMM_SHM] = LINKS_HOST,
+                                           [OPT_COMM_NCCL] = LINKS_NCCL};
     struct topology t = {.single = 1, .decode = {1, b->w.size, 1}, .n_decode = b->w.size, .n_ranks = b->w.size};
     static uint64_t bits[MAX_ROWS];
     TRY(parse_rows(b));

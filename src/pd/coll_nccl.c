@@ -9,8 +9,8 @@
 #include "pd/coll_impl.h"
 
 enum {
-    FEW = 1 << 20,   /* gathered values up to which there is one exchange: 4 MiB, about 10 us over NVLink */
-    MORE_PARTS = 32  /* room for the rounding of slices of so many parts a rank; more go in smaller pieces */
+    FEW = 1 << 20,  /* gathered values up to which there is one exchange: 4 MiB, about 10 us over NVLink */
+    MORE_PARTS = 32 /* room for the rounding of slices of so many parts a rank; more go in smaller pieces */
 };
 
 struct coll_nccl {
@@ -33,7 +33,8 @@ static enum status end(struct coll *c)
     return st;
 }
 
-static enum status sum_few(struct coll *c, struct ops *o, float *x, int64_t stride, int n_parts, const int *order, int64_t n)
+static enum status sum_few(struct coll *c, struct ops *o, float *x, int64_t stride, int n_parts, const int *order,
+                           int64_t n)
 {
     float *all = c->nccl->all.p, *mine = x;
     if (n_parts > 1 && stride != n) {
@@ -69,7 +70,8 @@ static enum status trade_slices(struct coll *c, struct ops *o, const float *x, i
     return ST_OK;
 }
 
-static enum status sum_many(struct coll *c, struct ops *o, float *x, int64_t stride, int n_parts, const int *order, int64_t n)
+static enum status sum_many(struct coll *c, struct ops *o, float *x, int64_t stride, int n_parts, const int *order,
+                            int64_t n)
 {
     struct nccl_comm *comm = c->nccl->comm;
     int64_t at, len, r_at, r_len;
@@ -94,7 +96,8 @@ enum status coll_nccl_sum(struct coll *c, struct ops *o, float *x, int64_t part_
     int64_t rounding = (int64_t)COLL_SLICE * c->size, most = c->nccl->room / n_parts - rounding;
     if (o != c->nccl->o) return ERR(ST_E_INTERNAL, "a sum over NCCL of another backend's memory");
     if (most < COLL_SLICE)
-        return ERR(ST_E_INTERNAL, "sum of %d parts over NCCL: no room for them in %lld values", n_parts, (long long)c->nccl->room);
+        return ERR(ST_E_INTERNAL, "sum of %d parts over NCCL: no room for them in %lld values", n_parts,
+                   (long long)c->nccl->room);
     most = most / rounding > 0 ? most / rounding * rounding : most / COLL_SLICE * COLL_SLICE;
     for (int64_t i = 0; i < n_all; i += most) {
         int64_t n = n_all - i < most ? n_all - i : most;

@@ -26,7 +26,8 @@ enum status devices_gather(struct world *w, struct ops *o, const struct nccl *n,
     struct devices d = {w->size, mem_alloc((size_t)w->size, sizeof *d.seat, "devices of all ranks")};
     enum status st = world_agree(w, d.seat ? own_seat(o, n, &mine) : ST_E_NOMEM);
     if (st == ST_OK)
-        st = mpi_check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, d.seat, sizeof mine, MPI_BYTE, w->all), "MPI_Allgather");
+        st = mpi_check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, d.seat, sizeof mine, MPI_BYTE, w->all),
+                       "MPI_Allgather");
     if (st != ST_OK) devices_free(&d);
     else *d_p = d;
     return st;
@@ -47,7 +48,8 @@ const char *devices_uuid(const struct device_seat *s, char text[48])
 {
     const unsigned char *u = s->d.uuid;
     int n = snprintf(text, 48, "GPU-");
-    for (int i = 0; i < 16; i++) n += snprintf(text + n, 48 - (size_t)n, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", u[i]);
+    for (int i = 0; i < 16; i++)
+        n += snprintf(text + n, 48 - (size_t)n, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", u[i]);
     return text;
 }
 
@@ -83,15 +85,16 @@ static enum status fit_one(const struct world *w, const struct devices *d, int f
     }
     char uuid[48];
     if (need <= (int64_t)free) return ST_OK;
-    return ERR(ST_E_CONFIG,
-               "%s on host %s: its %d ranks need %.2f GiB of its memory (rank %d most: %.2f), %.2f GiB are free: %.2f a rank; "
-               "use more GPUs, fewer ranks on each, or less --concurrency, --max-prompt or --chunk",
-               devices_uuid(&d->seat[first], uuid), d->seat[first].host, ranks, (double)need / 1073741824, most_rank,
-               (double)most / 1073741824, (double)free / 1073741824, (double)free / ranks / 1073741824);
+    return ERR(
+        ST_E_CONFIG,
+        "%s on host %s: its %d ranks need %.2f GiB of its memory (rank %d most: %.2f), %.2f GiB are free: %.2f a rank; "
+        "use more GPUs, fewer ranks on each, or less --concurrency, --max-prompt or --chunk",
+        devices_uuid(&d->seat[first], uuid), d->seat[first].host, ranks, (double)need / 1073741824, most_rank,
+        (double)most / 1073741824, (double)free / 1073741824, (double)free / ranks / 1073741824);
 }
 
-enum status devices_fit(const struct world *w, const struct devices *d, const struct config *c, const struct draft_config *draft,
-                        const struct plan_options *o)
+enum status devices_fit(const struct world *w, const struct devices *d, const struct config *c,
+                        const struct draft_config *draft, const struct plan_options *o)
 {
     for (int r = 0; r < d->n; r++) {
         int seen = d->seat[r].d.total == 0;

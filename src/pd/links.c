@@ -43,18 +43,23 @@ static int list(const struct devices *d, const struct part *p, int say)
     while (devices_conflict(d, p->first, p->step, p->count, &i, &a, &b)) {
         n++;
         if (say)
-            log_error("%s: ranks %d and %d on host %s share %s", p->name, a, b, d->seat[b].host, devices_uuid(&d->seat[b], uuid));
+            log_error("%s: ranks %d and %d on host %s share %s", p->name, a, b, d->seat[b].host,
+                      devices_uuid(&d->seat[b], uuid));
     }
     return n;
 }
 
 static void say_shared(const struct world *w, const struct devices *d, const struct part *p)
 {
-    int i = 0, a, b;
+    int i = 0, a, b, decode = p->first == topology_decode_rank(&w->topo, 0);
+    int more = !decode && (p->column ? w->topo.prefill.tp : w->topo.prefill.pp) > 1;
     char uuid[48];
     if (w->rank == p->first && devices_conflict(d, p->first, p->step, p->count, &i, &a, &b))
-        log_warn("%s: goes through MPI and host memory, because NCCL needs a GPU for every rank, and ranks %d and %d on host %s "
-                 "share %s", p->name, a, b, d->seat[b].host, devices_uuid(&d->seat[b], uuid));
+        log_warn("%s%s: through MPI and host memory, because NCCL needs a GPU for every rank, and ranks %d and %d on "
+                 "host %s "
+                 "share %s",
+                 p->name, more ? " and perhaps others like it" : "", a, b, d->seat[b].host,
+                 devices_uuid(&d->seat[b], uuid));
 }
 
 static void announce(const struct world *w, const char *what, const char *text)
@@ -91,18 +96,21 @@ static enum status load(struct world *w, struct nccl **n_p, char why[NCCL_WHY])
 static enum status apart(const struct world *w, const struct devices *d, struct links *l)
 {
     struct part p;
-    int shared = 0;
+    int shared = 0, said = 0; /* of the stages and of the columns, the first that cannot stands for all */
     for (int k = 0; part_of(&w->topo, k, &p); k++) {
-        int bad = list(d, &p, l->must);
+        int bad = list(d, &p, l->must), kind = k == 0 ? 1 : p.column ? 2 : 4;
         shared += bad;
-        if (bad && !l->must) say_shared(w, d, &p);
+        if (bad && !l->must && !(said & kind)) say_shared(w, d, &p);
+        said |= bad ? kind : 0;
         if (!is_mine(w, &p) || bad || p.count == 1) continue;
         if (p.column) l->pp = 1;
         else l->tp = 1;
     }
     if (l->must && shared)
-        return ERR(ST_E_CONFIG, "--comm nccl needs a GPU for every rank of a group; pairs of ranks above that share one: %d; use "
-                   "--comm auto or mpi, fewer ranks or more GPUs", shared);
+        return ERR(ST_E_CONFIG,
+                   "--comm nccl needs a GPU for every rank of a group; pairs of ranks above that share one: %d; use "
+                   "--comm auto or mpi, fewer ranks or more GPUs",
+                   shared);
     return ST_OK;
 }
 
@@ -115,9 +123,9 @@ enum status links_open(struct world *w, struct ops *o, enum links_want want, str
     if (l.must || (want == LINKS_AUTO && device && any_group(&w->topo))) TRY(load(w, &l.nccl, why));
     enum status st = ST_OK;
     if (l.must && !device && !(l.nccl && nccl_stand_in(l.nccl, uuid)))
-        st = ERR(ST_E_CONFIG, "--comm nccl needs a GPU for every rank of a group; with --device cpu use auto, mpi or shm");
-    else if (l.must && !l.nccl)
-        st = ERR(ST_E_CONFIG, "--comm nccl: %s", why);
+        st = ERR(ST_E_CONFIG,
+                 "--comm nccl needs a GPU for every rank of a group; with --device cpu use auto, mpi or shm");
+    else if (l.must && !l.nccl) st = ERR(ST_E_CONFIG, "--comm nccl: %s", why);
     else if (*why && !l.nccl)
         announce(w, "sums and hand-off go through MPI and host memory, because NCCL cannot be used: ", why);
     if (st == ST_OK) st = devices_gather(w, o, l.nccl, &l.devices);

@@ -17,8 +17,9 @@ struct links {
     int must;          /* asked for by name: no other path instead */
 };
 
-/* links_open - after world_split; o is open on every rank. LINKS_NCCL: ST_E_CONFIG on all ranks when a group has ranks that
- * share a device (after the list of all such pairs), when there is no library, or no device memory. Collective on all.
+/* links_open - after world_split; o is open on every rank. LINKS_NCCL: ST_E_CONFIG on all ranks when a group has ranks
+ * that share a device (after the list of all such pairs), when there is no library, or no device memory. Collective on
+ * all.
  * links_close - after the communicators of coll and stage are closed. Local. */
 enum status links_open(struct world *w, struct ops *o, enum links_want want, struct links *l_p);
 void links_close(struct links *l);

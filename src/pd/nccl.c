@@ -16,7 +16,9 @@
 
 enum { RESULT_OK = 0, RESULT_IN_PROGRESS = 7, TYPE_FLOAT32 = 7, TYPE_BFLOAT16 = 9, OP_SUM = 0, OLDEST = 21400 };
 
-struct unique_id { char bytes[128]; };
+struct unique_id {
+    char bytes[128];
+};
 struct init_config { /* the form of 2.14, which later versions fill up with their defaults */
     size_t size;
     unsigned magic, version;
@@ -66,9 +68,9 @@ static const struct {
 };
 enum { N_SYMBOLS = sizeof symbols / sizeof symbols[0] };
 
-struct outcome { /* of a rank's part of nccl_join; buffers of messages outlive a wait that is given up */
-    int mine;    /* 0: not known, 1: joined, -1: failed */
-    int *of;     /* [size] the others' */
+struct outcome {      /* of a rank's part of nccl_join; buffers of messages outlive a wait that is given up */
+    int mine;         /* 0: not known, 1: joined, -1: failed */
+    int *of;          /* [size] the others' */
     MPI_Request *req; /* [2 * size] */
 };
 
@@ -205,7 +207,8 @@ static enum status tell_outcome(struct nccl_comm *c, MPI_Comm comm, int mine, in
     c->out.mine = mine;
     for (int r = 0; r < c->size; r++)
         if (r != c->rank)
-            TRY(mpi_check(MPI_Isend(&c->out.mine, 1, MPI_INT, r, TAG_OUTCOME, comm, &c->out.req[(*n_req)++]), "MPI_Isend"));
+            TRY(mpi_check(MPI_Isend(&c->out.mine, 1, MPI_INT, r, TAG_OUTCOME, comm, &c->out.req[(*n_req)++]),
+                          "MPI_Isend"));
     return ST_OK;
 }
 
@@ -247,7 +250,10 @@ static enum status await_all(struct nccl_comm *c, MPI_Comm comm, int rc, char *w
 
 static enum status begin_join(struct nccl_comm *c, MPI_Comm comm, int *rc_p)
 {
-    struct { int rc; struct unique_id id; } first = {0};
+    struct {
+        int rc;
+        struct unique_id id;
+    } first = {0};
     struct init_config how = {.size = sizeof how, .magic = 0xcafebeefu, .version = OLDEST, .blocking = 0};
     if (c->rank == 0) first.rc = c->n->call.id(&first.id);
     TRY(mpi_check(MPI_Bcast(&first, sizeof first, MPI_BYTE, 0, comm), "MPI_Bcast"));
@@ -307,8 +313,7 @@ void nccl_leave(struct nccl_comm *c)
     int rc = c->h ? c->n->call.finalize(c->h) : RESULT_OK;
     if (c->h && (rc == RESULT_OK || rc == RESULT_IN_PROGRESS) && settle(c, NULL, NULL) == ST_OK && c->h)
         (void)c->n->call.destroy(c->h);
-    else if (c->h)
-        (void)c->n->call.abort(c->h);
+    else if (c->h) (void)c->n->call.abort(c->h);
     forget(c);
 }
 

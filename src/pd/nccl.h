@@ -42,8 +42,8 @@ void nccl_leave(struct nccl_comm *c);
 void nccl_abort_all(struct nccl *n);
 
 /* nccl_begin, nccl_end - a group of calls, which stand nowhere else. Their errors come with nccl_end, which also waits
- * until NCCL has taken them (idle as in wait_all); ST_E_DEVICE, ST_E_WATCHDOG. Each is Collective on the communicator, or
- * with the peer. queue: NULL or what ops_queues gave. */
+ * until NCCL has taken them (idle as in wait_all); ST_E_DEVICE, ST_E_WATCHDOG. Each is Collective on the communicator,
+ * or with the peer. queue: NULL or what ops_queues gave. */
 void nccl_begin(struct nccl_comm *c);
 enum status nccl_end(struct nccl_comm *c, enum status (*idle)(void *), void *ctx);
 void nccl_send(struct nccl_comm *c, const float *p, int64_t n, int peer, void *queue);

@@ -310,10 +310,11 @@ enum status prefill_role(struct world *w, const struct run_config *r, struct ran
         return st;
     }
     guard_end();
-    log_info("stage %d of %d ready: layers %d-%d, %.1f MiB weights, %.1f MiB state, sums over %s, hand-off over %s", w->role.stage, w->topo.prefill.pp,
-             split_stage(r->c->n_layers, w->topo.prefill.pp, w->role.stage).begin,
+    log_info("stage %d of %d ready: layers %d-%d, %.1f MiB weights, %.1f MiB state, sums over %s, hand-off over %s",
+             w->role.stage, w->topo.prefill.pp, split_stage(r->c->n_layers, w->topo.prefill.pp, w->role.stage).begin,
              split_stage(r->c->n_layers, w->topo.prefill.pp, w->role.stage).end - 1,
-             (double)target_weight_bytes(p.e.t) / 1048576, (double)p.e.state.layout.bytes / 1048576, coll_name(p.e.coll), stage_name(p.link));
+             (double)target_weight_bytes(p.e.t) / 1048576, (double)p.e.state.layout.bytes / 1048576,
+             coll_name(p.e.coll), stage_name(p.link));
     double t = MPI_Wtime();
     uint64_t allocs = buf_allocs();
     TRY(loop(&p));

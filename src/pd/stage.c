@@ -16,8 +16,8 @@ struct lane { /* one flow and the messages that still read it */
     struct stage_header head;
     MPI_Request req[3 + MAX_BANK];
     int n_req;
-    void *computed, *came, *sent; /* events of backends with queues, else NULL: this stage is done with the flow; it came
-                                   * from the stage before; the stage after has it */
+    void *computed, *came, *sent; /* events of backends with queues, else NULL: this stage is done with the flow; it
+                                   * came from the stage before; the stage after has it */
 };
 
 struct hop { /* to a neighbour over NCCL */
@@ -233,12 +233,13 @@ static float *wire(const struct lane *a, float *part)
     return (float *)((char *)a->mirror + ((uintptr_t)part - (uintptr_t)a->flow.mem.p));
 }
 
-static enum status receive_mpi(struct stage_link *l, struct lane *a, float **part, const int *tag, int n, int64_t values,
-                               enum status (*idle)(void *), void *ctx)
+static enum status receive_mpi(struct stage_link *l, struct lane *a, float **part, const int *tag, int n,
+                               int64_t values, enum status (*idle)(void *), void *ctx)
 {
     MPI_Request req[3 + MAX_BANK];
     for (int i = 0; i < n; i++)
-        TRY(mpi_check(MPI_Irecv(wire(a, part[i]), (int)values, MPI_FLOAT, l->stage - 1, tag[i], l->pp, &req[i]), "MPI_Irecv"));
+        TRY(mpi_check(MPI_Irecv(wire(a, part[i]), (int)values, MPI_FLOAT, l->stage - 1, tag[i], l->pp, &req[i]),
+                      "MPI_Irecv"));
     TRY(wait_all(req, n, idle, ctx));
     for (int i = 0; a->mirror && i < n; i++) l->o->put(l->o, part[i], wire(a, part[i]), (size_t)values * sizeof(float));
     return ST_OK;
@@ -275,7 +276,8 @@ enum status stage_receive(struct stage_link *l, const struct order *o, struct fl
     int64_t values = (int64_t)h.rows * l->hidden;
     if (h.rows > f->cap_rows || values > INT32_MAX)
         return ERR(ST_E_FAULT, "stage %d: %d rows in the hand-off, room for %d", l->stage, h.rows, f->cap_rows);
-    TRY(l->before.comm ? receive_nccl(l, a, part, n, values, idle, ctx) : receive_mpi(l, a, part, tag, n, values, idle, ctx));
+    TRY(l->before.comm ? receive_nccl(l, a, part, n, values, idle, ctx)
+                       : receive_mpi(l, a, part, tag, n, values, idle, ctx));
     l->count.wait_s += MPI_Wtime() - t;
     f->n_bank = h.n_bank;
     f->taps = h.taps;
@@ -288,7 +290,8 @@ static enum status send_mpi(struct stage_link *l, struct lane *a, float **part, 
     for (int i = 0; i < n; i++) {
         float *from = wire(a, part[i]);
         if (a->mirror) l->o->get(l->o, from, part[i], (size_t)values * sizeof(float));
-        TRY(mpi_check(MPI_Isend(from, (int)values, MPI_FLOAT, l->stage + 1, tag[i], l->pp, &a->req[a->n_req++]), "MPI_Isend"));
+        TRY(mpi_check(MPI_Isend(from, (int)values, MPI_FLOAT, l->stage + 1, tag[i], l->pp, &a->req[a->n_req++]),
+                      "MPI_Isend"));
     }
     return ST_OK;
 }
@@ -319,7 +322,8 @@ enum status stage_send(struct stage_link *l, const struct order *o, struct flow 
     int64_t values = (int64_t)rows * l->hidden;
     a->head = (struct stage_header){o->seq, o->request, o->pos0, rows, f->n_bank, l->hidden, f->taps, first_chunk_s,
                                     work_s};
-    TRY(mpi_check(MPI_Isend(&a->head, sizeof a->head, MPI_BYTE, l->stage + 1, TAG_HEADER, l->pp, &a->req[0]), "MPI_Isend"));
+    TRY(mpi_check(MPI_Isend(&a->head, sizeof a->head, MPI_BYTE, l->stage + 1, TAG_HEADER, l->pp, &a->req[0]),
+                  "MPI_Isend"));
     a->n_req = 1;
     int n = parts(l, f, f->n_bank, f->taps != 0, part, tag);
     TRY(l->after.comm ? send_nccl(l, a, part, n, values, idle, ctx) : send_mpi(l, a, part, tag, n, values));
