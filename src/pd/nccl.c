@@ -9,6 +9,7 @@
 
 #include "base/buf.h"
 #include "base/log.h"
+#include "pd/guard.h"
 #include "pd/wait.h"
 #include "pd/world.h"
 
@@ -151,6 +152,8 @@ int nccl_stand_in(const struct nccl *n, unsigned char uuid[16])
     return n->stand_in ? n->stand_in(uuid) : 0;
 }
 
+static const double abort_s = 15; /* seconds that giving up may take */
+
 /* ---- failure ------------------------------------------------------------------------------------------------ */
 
 void nccl_abort_all(struct nccl *n)
@@ -164,7 +167,9 @@ void nccl_abort_all(struct nccl *n)
 static enum status give_up(struct nccl *n, enum status st)
 {
     if (n->failed == ST_OK) n->failed = st;
+    guard_start("giving up NCCL's communicators", abort_s); /* freeing memory waits for a device that may hang */
     nccl_abort_all(n);
+    guard_end();
     return st;
 }
 
