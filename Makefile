@@ -19,7 +19,7 @@ SAN       ?=
 # -ffp-contract=off: a sum is what the source says, on every compiler (kernels that fuse say so with intrinsics)
 CFLAGS_   = -std=c11 -D_GNU_SOURCE $(OPT) $(WARN) -ffp-contract=off -fno-math-errno $(SAN) -Isrc -Ibuild \
             $(shell $(PKGCFG) --cflags $(PKGS) 2>/dev/null) $(CFLAGS)
-LDLIBS_   = $(shell $(PKGCFG) --libs $(PKGS) 2>/dev/null) -lm $(LDLIBS)
+LDLIBS_   = $(shell $(PKGCFG) --libs $(PKGS) 2>/dev/null) -lm -ldl $(LDLIBS)
 CHECK_CF  = $(shell $(PKGCFG) --cflags check 2>/dev/null)
 CHECK_LD  = $(shell $(PKGCFG) --libs check 2>/dev/null)
 
@@ -44,6 +44,8 @@ MTSRCS    := $(sort $(wildcard tests/mpi_*.c))
 MTESTS    := $(MTSRCS:tests/%.c=$(B)/tests/%)
 # x_*: programs that the end-to-end tests call; bench_*: measurements, never part of a test run
 XTESTS    := $(patsubst tests/%.c,$(B)/tests/%,$(sort $(wildcard tests/x_*.c)))
+# a stand-in for NCCL, loaded by tests
+DOUBLE    := $(B)/tests/libnccl-double.so
 # programs around the product
 MKTINY    := $(B)/mktiny
 BENCHES   := $(patsubst tests/%.c,$(B)/tests/%,$(sort $(wildcard tests/bench_*.c)))
@@ -81,15 +83,15 @@ test-unit: $(TESTS) $(MKTINY)
 	@B=$(B) tests/run.sh unit
 
 ## test-mpi: tests of modules that communicate
-test-mpi: $(MTESTS)
+test-mpi: $(MTESTS) $(DOUBLE)
 	@B=$(B) tests/run.sh mpi
 
 ## test-e2e: the program as a user runs it
-test-e2e: $(BIN) $(XTESTS) $(MKTINY)
+test-e2e: $(BIN) $(XTESTS) $(MKTINY) $(DOUBLE)
 	@B=$(B) tests/run.sh e2e
 
 .PHONY: build-tests
-build-tests: $(TESTS) $(MTESTS) $(XTESTS) $(MKTINY)
+build-tests: $(TESTS) $(MTESTS) $(XTESTS) $(MKTINY) $(DOUBLE)
 
 ## tools: build the programs around the product (mktiny: random checkpoints)
 tools: $(MKTINY)
@@ -201,5 +203,9 @@ $(B)/tests/%: $(B)/tests/%.o $(TSUITE) $(LIB)
 	$(call say,LD $@)
 	$(Q)$(MPICC) $(SAN) -o $@ $< $(TSUITE) $(LIB) $(CHECK_LD) $(LDLIBS_)
 .PRECIOUS: $(B)/tests/%.o
+$(DOUBLE): tests/nccl_double.c Makefile
+	@mkdir -p $(@D)
+	$(call say,LD $@)
+	$(Q)$(CC) $(CFLAGS_) -fPIC -shared -fvisibility=default -o $@ $< -ldl -lrt
 
 -include $(OBJS:.o=.d) $(XTESTS:=.d) $(B)/tools/mktiny.d $(B)/src/main.d $(TSRCS:tests/%.c=$(B)/tests/%.d) $(MTSRCS:tests/%.c=$(B)/tests/%.d) $(B)/tests/suite.d

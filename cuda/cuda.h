@@ -66,6 +66,7 @@ struct cuda_impl {
     struct cuda_table *tables;
     int n_tables;
     void *blas;            /* blas.cu: handle and plans, NULL without the library */
+    enum status failed;    /* queue.cu: what ops.guard said while the host waited */
 };
 
 static inline struct cuda_impl *cu_impl(const struct ops *o)
@@ -87,6 +88,12 @@ static inline struct cuda_impl *cu_impl(const struct ops *o)
         cudaError_t cu_e_ = cudaGetLastError();                       \
         if (cu_e_ != cudaSuccess) cu_die(cu_e_, name, __FILE__, __LINE__); \
     } while (0)
+
+/* cu_wait - the host waits for an event of the stream, NULL: until it is empty; ops.guard is called meanwhile. */
+void cu_wait(struct ops *o, cudaEvent_t event);
+/* queue.cu: the table of queues, and ops.check */
+extern const struct ops_queues cuda_queues;
+enum status cuda_check(const struct ops *o);
 
 /* cu_scratch - device work space of one operation, content undefined; a second call in the same operation
  * invalidates the first, so operations carve one piece. */

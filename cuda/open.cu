@@ -90,8 +90,9 @@ static void ring_close(struct cuda_ring *r)
 }
 
 /* offset of room for bytes; waits when the ring comes round to kernels still running */
-static size_t ring_take(struct cuda_impl *im, size_t bytes)
+static size_t ring_take(struct ops *o, size_t bytes)
 {
+    struct cuda_impl *im = cu_impl(o);
     struct cuda_ring *r = &im->ring;
     bytes = cu_up(bytes, 256);
     if (bytes > CU_SEGMENT_BYTES) {
@@ -105,7 +106,7 @@ static size_t ring_take(struct cuda_impl *im, size_t bytes)
         r->seg = (r->seg + 1) % CU_SEGMENTS;
         r->at = 0;
         r->n_recent = 0;
-        if (r->used[r->seg]) CU(cudaEventSynchronize(r->done[r->seg]));
+        if (r->used[r->seg]) cu_wait(o, r->done[r->seg]);
     }
     size_t at = (size_t)r->seg * CU_SEGMENT_BYTES + r->at;
     r->at += bytes;
@@ -119,7 +120,7 @@ void *cu_stage(struct ops *o, const void *src, size_t bytes)
     if (bytes == 0) return r->dev;
     for (int i = 0; i < r->n_recent; i++)
         if (r->recent[i].bytes == bytes && memcmp(r->recent[i].host, src, bytes) == 0) return r->recent[i].dev;
-    size_t at = ring_take(im, bytes);
+    size_t at = ring_take(o, bytes);
     memcpy(r->host + at, src, bytes);
     CU(cudaMemcpyAsync(r->dev + at, r->host + at, bytes, cudaMemcpyHostToDevice, im->stream));
     if (r->n_recent == CU_RECENT) memmove(r->recent, r->recent + 1, (size_t)(--r->n_recent) * sizeof r->recent[0]);
@@ -166,20 +167,22 @@ static void put(struct ops *o, void *dst, const void *src, size_t bytes)
     struct cuda_impl *im = cu_impl(o);
     if (!bytes) return;
     if (bytes <= 65536) {
-        size_t at = ring_take(im, bytes);
+        size_t at = ring_take(o, bytes);
         memcpy(im->ring.host + at, src, bytes);
         CU(cudaMemcpyAsync(dst, im->ring.host + at, bytes, cudaMemcpyHostToDevice, im->stream));
         return;
     }
     CU(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, im->stream));
-    CU(cudaStreamSynchronize(im->stream)); /* the caller may change src at once */
+    cu_wait(o, NULL); /* the caller may change src at once */
 }
 
 static void get(struct ops *o, void *dst, const void *src, size_t bytes)
 {
     struct cuda_impl *im = cu_impl(o);
+    if (o->guard) cu_wait(o, NULL); /* a copy to memory that is not pinned waits by itself, and calls nobody */
+    if (im->failed != ST_OK) return;
     if (bytes) CU(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, im->stream));
-    CU(cudaStreamSynchronize(im->stream));
+    cu_wait(o, NULL);
 }
 
 static void zero(struct ops *o, void *dst, size_t bytes)
@@ -255,7 +258,11 @@ static const struct ops cuda_table = {
     .zero = zero,
     .copy = copy,
     .prepare = prepare,
+    .check = cuda_check,
     .close = cuda_close,
+    .queues = &cuda_queues,
+    .guard = NULL,
+    .guard_ctx = NULL,
     .mat_new = cuda_mat_new,
     .mat_put_bf16 = cuda_mat_put_bf16,
     .mat_put_bf16_t = cuda_mat_put_bf16_t,

@@ -8,16 +8,19 @@
 #include <unistd.h>
 
 #include "base/rng.h"
+#include "nccl_double.h"
 #include "pd/coll.h"
 #include "pd/wait.h"
 #include "pd/world.h"
 #include "plain_ops.h"
 
-/* np: 1 2 3 8 */
+/* np: 1 2 3 4 8 */
 const char *const suite_name = "mpi_coll";
 
 static struct world world;
-static const enum coll_kind kinds[] = {COLL_MPI, COLL_SHM};
+/* NCCL: the stand-in, see nccl_double.c */
+enum { VIA_MPI, VIA_SHM, VIA_NCCL, N_VIA };
+static struct nccl *nccl;
 
 /* small: longer sums go in pieces, all gathered; large: sums of many bytes are added in slices */
 enum { MAX_VALUES = 4096, MAX_LARGE = 40000, LEAVES_MAX = 64 };
@@ -29,9 +32,11 @@ static int have_shm(void)
     return !osc || strstr(osc, "sm");
 }
 
-static enum status open_coll(MPI_Comm comm, enum coll_kind kind, int64_t max, struct coll **c, struct tp_comm *t)
+static enum status open_coll(MPI_Comm comm, size_t via, int64_t max, struct ops *o, struct coll **c, struct tp_comm *t)
 {
-    return coll_open(comm, kind == COLL_SHM && !have_shm() ? COLL_AUTO : kind, max, c, t);
+    char why[NCCL_WHY];
+    if (via == VIA_NCCL) return coll_open_nccl(comm, nccl, o, max, c, t, why);
+    return coll_open(comm, via == VIA_MPI ? COLL_MPI : have_shm() ? COLL_SHM : COLL_AUTO, max, c, t);
 }
 
 /* a leaf's value: magnitudes over six decades, so that another order of adding gives other bits */
@@ -96,12 +101,14 @@ START_TEST(sum_has_the_bits_of_the_tree)
         {2, 1, 5, 64, 64},  {4, 1, 1, 100, 1}, {4, 0, 16, 256, 0}, /* in pieces */     {4, 1, 33, 129, 3},
         {1, 0, 128, 256, 0}, {1, 1, 128, 256, 0}, {4, 1, 77, 129, 7},
     };
-    for (size_t k = 0; k < 4; k++)
+    for (size_t k = 0; k < 2 * N_VIA; k++)
         for (int device = 0; device < 2; device++) {
             struct coll *c;
             struct tp_comm t;
             struct ops o = plain_ops(device ? PLACE_DEVICE : PLACE_HOST);
-            ck_assert(suite_all(open_coll(world.all, kinds[k % 2], k < 2 ? MAX_VALUES : MAX_LARGE, &c, &t) == ST_OK));
+            ck_assert(
+                suite_all(open_coll(world.all, k % N_VIA, k < N_VIA ? MAX_VALUES : MAX_LARGE, &o, &c, &t) == ST_OK));
+            ck_assert(t.size == 1 || k % N_VIA != VIA_NCCL || strcmp(coll_name(c), "nccl") == 0);
             for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
                 int order[LEAVES_MAX];
                 permute(order, t.size * row[i].n_parts, i);
@@ -133,14 +140,14 @@ END_TEST
 START_TEST(sum_does_not_depend_on_the_number_of_ranks)
 {
     enum { LEAVES = 32, N = 700 };
-    for (size_t k = 0; k < 2; k++)
+    for (size_t k = 0; k < N_VIA; k++)
         for (int g = 1; g <= world.size; g *= 2) {
             MPI_Comm sub;
             struct coll *c = NULL;
             struct tp_comm t;
             struct ops o = plain_ops(PLACE_HOST);
             MPI_Comm_split(world.all, world.rank < g ? 0 : 1 + world.rank, world.rank, &sub);
-            int ok = open_coll(sub, kinds[k], MAX_VALUES, &c, &t) == ST_OK;
+            int ok = open_coll(sub, k, MAX_VALUES, &o, &c, &t) == ST_OK;
             static float x[N];
             if (world.rank < g && ok) {
                 int mine = LEAVES / g;
@@ -161,12 +168,12 @@ START_TEST(columns_are_gathered_side_by_side)
         int64_t rows, cols;
         int root;
     } row[] = {{1, 1, 0}, {3, 17, 0}, {3, 17, 1}, {16, 300, 0}, /* pieces that end inside rows */ {2, 5000, 1}, {5, 999, 0}};
-    for (size_t k = 0; k < 2; k++)
+    for (size_t k = 0; k < N_VIA; k++)
         for (int device = 0; device < 2; device++) {
             struct coll *c;
             struct tp_comm t;
             struct ops o = plain_ops(device ? PLACE_DEVICE : PLACE_HOST);
-            ck_assert(suite_all(open_coll(world.all, kinds[k], 1000, &c, &t) == ST_OK));
+            ck_assert(suite_all(open_coll(world.all, k, 1000, &o, &c, &t) == ST_OK));
             for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
                 int64_t n = row[i].rows * row[i].cols;
                 struct buf x;
@@ -203,10 +210,11 @@ static const struct {
 START_TEST(argmax_is_the_global_first_maximum)
 {
     enum { KINDS = sizeof pick / sizeof pick[0], ROWS = 5 * KINDS };
-    for (size_t k = 0; k < 2; k++) {
+    for (size_t k = 0; k < N_VIA; k++) {
         struct coll *c;
         struct tp_comm t;
-        ck_assert(suite_all(open_coll(world.all, kinds[k], 8, &c, &t) == ST_OK));
+        struct ops o = plain_ops(PLACE_HOST);
+        ck_assert(suite_all(open_coll(world.all, k, 8, &o, &c, &t) == ST_OK));
         if (t.size > 1) {
             float val[ROWS];
             int32_t id[ROWS];
@@ -232,10 +240,11 @@ END_TEST
 START_TEST(bcast_carries_any_length)
 {
     static const size_t bytes[] = {0, 1, 63, 4096, 4097, 100000};
-    for (size_t k = 0; k < 2; k++) {
+    for (size_t k = 0; k < N_VIA; k++) {
         struct coll *c;
         struct tp_comm t;
-        ck_assert(suite_all(open_coll(world.all, kinds[k], 16, &c, &t) == ST_OK));
+        struct ops o = plain_ops(PLACE_HOST);
+        ck_assert(suite_all(open_coll(world.all, k, 16, &o, &c, &t) == ST_OK));
         for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) {
             unsigned char *p = malloc(bytes[i] + 1);
             int ok = 1;
@@ -255,13 +264,13 @@ END_TEST
 START_TEST(late_ranks_never_see_the_next_exchange)
 {
     enum { ROUNDS = 400, N = 20000 };
-    for (size_t k = 0; k < 2; k++) {
+    for (size_t k = 0; k < N_VIA; k++) {
         struct coll *c;
         struct tp_comm t;
         struct ops o = plain_ops(PLACE_HOST);
         int ok = 1;
         static float x[N], y[64 * 32];
-        ck_assert(suite_all(open_coll(world.all, kinds[k], N, &c, &t) == ST_OK));
+        ck_assert(suite_all(open_coll(world.all, k, N, &o, &c, &t) == ST_OK));
         for (int i = 0; i < ROUNDS; i++) { /* a rank that saw a wrong value still takes part, or the others would wait */
             if (rng_u64(1, (uint64_t)t.rank, (uint64_t)i) % 16 == 0)
                 usleep((useconds_t)(rng_u64(2, (uint64_t)t.rank, (uint64_t)i) % 400));
@@ -318,7 +327,8 @@ START_TEST(the_watchdog_ends_a_meeting_and_a_wait)
 {
     struct coll *c;
     struct tp_comm t;
-    ck_assert(suite_all(open_coll(world.all, COLL_SHM, 8, &c, &t) == ST_OK));
+    struct ops o = plain_ops(PLACE_HOST);
+    ck_assert(suite_all(open_coll(world.all, VIA_SHM, 8, &o, &c, &t) == ST_OK));
     int ok = 1, v = 0, n = 0;
     double t0 = MPI_Wtime();
     reports = 0;
@@ -413,11 +423,15 @@ END_TEST
 
 static void suite_world(void)
 {
+    char why[NCCL_WHY];
     if (world_start(NULL, NULL, &world) != ST_OK) exit(EXIT_FAILURE);
+    nccl_double();
+    if (nccl_load(&nccl, why) != ST_OK) exit(EXIT_FAILURE);
 }
 
 static void suite_world_end(void)
 {
+    nccl_unload(nccl);
     world_stop(&world);
 }
 
@@ -448,10 +462,10 @@ static int bench(int *argc, char ***argv)
     suite_world();
     struct ops o = plain_ops(PLACE_HOST);
     static float x[128 * 256];
-    for (size_t k = 0; k < 2; k++) {
+    for (size_t k = 0; k < N_VIA; k++) {
         struct coll *c;
         struct tp_comm t;
-        if (open_coll(world.all, kinds[k], 128 * 256, &c, &t) != ST_OK) return EXIT_FAILURE;
+        if (open_coll(world.all, k, 128 * 256, &o, &c, &t) != ST_OK) return EXIT_FAILURE;
         for (int rows = 1; rows <= 128; rows = rows == 1 ? 8 : rows * (rows == 8 ? 2 : 8)) {
             enum { BATCHES = 8, SUMS = 200 };
             double best = 1e9, all = 0; /* the best batch: other programs use the machine too */

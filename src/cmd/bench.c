@@ -13,6 +13,7 @@ static const struct {
     const char *what;
 } table[] = {
     {"transfer", bench_transfer, "prefill to decode: puts against a memcpy loop in the same run (under mpirun)"},
+    {"collectives", bench_collectives, "sums of a TP group and hand-off between stages, beside NCCL's own sums (under mpirun)"},
     {"kernels", bench_kernels, "every operation at the real Kimi-K3's per-rank shapes, on the CPU or a GPU"},
 };
 
@@ -21,7 +22,7 @@ enum { N_TABLE = sizeof table / sizeof table[0] };
 static void help(FILE *f)
 {
     fprintf(f, "usage: pdflash bench NAME [options]; `pdflash bench NAME --help` lists the options\n\n");
-    for (int i = 0; i < N_TABLE; i++) fprintf(f, "  %-10s %s\n", table[i].name, table[i].what);
+    for (int i = 0; i < N_TABLE; i++) fprintf(f, "  %-11s %s\n", table[i].name, table[i].what);
 }
 
 enum status cmd_bench(int argc, char **argv)

@@ -19,6 +19,7 @@
 #include "build_id.h"
 #include "cmd/bench.h"
 #include "cmd/options.h"
+#include "pd/devices.h"
 #include "pd/transfer.h"
 #include "pd/wait.h"
 
@@ -540,8 +541,10 @@ static enum status body(struct bench *b)
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     if (b->w.rank == 0 && t.n_prefill > cores)
         log_warn("%d sources at once on %ld processors: their turns are measured too", t.n_prefill, cores);
-    TRY(world_agree(&b->w, b->o.device == DEVICE_CUDA ? ops_cuda_open(ACT_BF16, b->w.node_rank, &b->backend)
-                                                      : ops_cpu_open(ACT_FP32, NULL, &b->backend)));
+    TRY(world_agree(&b->w,
+                    b->o.device == DEVICE_CUDA
+                        ? ops_cuda_open(ACT_BF16, devices_choose(b->w.node_rank, ops_cuda_devices()), &b->backend)
+                        : ops_cpu_open(ACT_FP32, NULL, &b->backend)));
     wait_limit(give_up, NULL, NULL);
     return all_cases(b);
 }

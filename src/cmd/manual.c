@@ -251,6 +251,8 @@ static void rest(FILE *f)
             "Under mpirun send USR1 to mpirun, which passes it on.");
     section(f, "ENVIRONMENT");
     item(f, "PDFLASH_ISA", "CPU kernels when --isa is auto, for debugging.");
+    item(f, "PDFLASH_NCCL", "file of the NCCL library; libnccl.so.2 without it.");
+    item(f, "NCCL_NVLS_ENABLE", "0 unless it is set: NCCL does not use multicast memory.");
     item(f, "SLURM_JOB_ID", "is recorded in the result file.");
     section(f, "EXAMPLES");
     verbatim(f, "pdflash prompts --jsonl test.jsonl --model DIR --out prompts.h5\n"

@@ -8,7 +8,7 @@
 
 enum command {
     CMD_PROMPTS = 1, CMD_PLAN = 2, CMD_RUN = 4, CMD_SHOW = 8, CMD_GRADE = 16, CMD_BENCH_TRANSFER = 32, CMD_MERGE = 64,
-    CMD_REBUILD = 128, CMD_DIAGNOSE = 256
+    CMD_REBUILD = 128, CMD_DIAGNOSE = 256, CMD_BENCH_COLL = 512
 };
 enum { BENCH_REPS_MAX = 200 };
 
@@ -28,6 +28,7 @@ struct options {
     int json;                       /* show, plan, bench */
     const char *html, *trace, *csv, *reference; /* show */
     const char *sizes;              /* bench transfer */
+    const char *rows;               /* bench collectives */
     int mib, reps;
     /* topology */
     const char *prefill, *decode;

@@ -28,6 +28,7 @@ struct job {
     struct world w;
     struct inject inj;
     struct ops ops;
+    struct links links;
     struct safetensors *ckpt, *draft_ckpt;
     struct tokenizer *tok;   /* leader */
     struct prompts *prompts; /* leader */
@@ -135,10 +136,8 @@ static enum status open_ops(struct job *j)
 {
     static const char *const order[] = {"scalar", "avx2", "avx512", "avx512bf16", "amx"};
     enum ops_act act = j->o.act == OPT_ACT_BF16 ? ACT_BF16 : ACT_FP32;
-    if (j->o.device == DEVICE_CUDA) { /* ranks of a host take its devices in turn */
-        int n = ops_cuda_devices();
-        return world_agree(&j->w, ops_cuda_open(act, n > 1 ? j->w.node_rank % n : 0, &j->ops));
-    }
+    if (j->o.device == DEVICE_CUDA)
+        return world_agree(&j->w, ops_cuda_open(act, devices_choose(j->w.node_rank, ops_cuda_devices()), &j->ops));
     const char *isa = j->o.isa ? order[j->o.isa - 1] : NULL; /* the option says "auto" first */
     TRY(world_agree(&j->w, ops_cpu_open(act, isa, &j->ops)));
     int mine = 0, least = 0;
@@ -149,6 +148,13 @@ static enum status open_ops(struct job *j)
     log_info("using %s kernels, which every rank has, instead of %s", order[least], order[mine]);
     j->ops.close(&j->ops);
     return ops_cpu_open(act, order[least], &j->ops);
+}
+
+static enum status open_links(struct job *j)
+{
+    static const enum links_want want[] = {[OPT_COMM_AUTO] = LINKS_AUTO, [OPT_COMM_MPI] = LINKS_HOST,
+                                           [OPT_COMM_SHM] = LINKS_HOST, [OPT_COMM_NCCL] = LINKS_NCCL};
+    return world_agree(&j->w, links_open(&j->w, &j->ops, want[j->o.comm], &j->links));
 }
 
 static void fill_run_config(struct job *j)
@@ -163,6 +169,7 @@ static void fill_run_config(struct job *j)
         .prompts = {j->n, j->offset, j->token, j->tokens},
         .skip = j->skip,
         .coll = j->o.comm == OPT_COMM_MPI ? COLL_MPI : j->o.comm == OPT_COMM_SHM ? COLL_SHM : COLL_AUTO,
+        .links = &j->links,
         .block = j->s.block,
         .confidence = j->o.confidence,
         .adaptive = j->o.adaptive,
@@ -200,7 +207,6 @@ static enum status check_build(struct job *j)
 
 static enum status refuse_options(const struct job *j)
 {
-    if (j->o.comm == OPT_COMM_NCCL) return ERR(ST_E_CONFIG, "--comm nccl needs a GPU for every rank of a group; with --device cpu use auto, mpi or shm");
     if (j->o.dedupe && j->o.single) return ERR(ST_E_USAGE, "--dedupe has no meaning with --single: nothing moves");
     if (j->o.node_size && !j->o.dedupe) return ERR(ST_E_USAGE, "--node-size %d has no meaning without --dedupe", j->o.node_size);
     if (j->o.resume && j->o.force_new) return ERR(ST_E_USAGE, "--resume and --force-new exclude each other");
@@ -226,9 +232,11 @@ static enum status prepare(struct job *j)
     TRY(share_prompts(j));
     if (j->n == 0) return ERR(ST_E_CONFIG, "%s: no prompts", j->o.prompts);
     TRY(world_agree(&j->w, open_ops(j)));
+    TRY(open_links(j));
     TRY(world_agree(&j->w, spans_open(&j->spans)));
     setup_plan_options(&j->o, &j->s, j->max_prompt, j->n, &j->plan);
     if (j->o.dedupe) j->plan.share = (struct share){j->s.topo.n_decode, j->w.node_of};
+    TRY(world_agree(&j->w, devices_fit(&j->w, &j->links.devices, &j->s.c, j->s.spec ? &j->s.d : NULL, &j->plan)));
     j->told = j->s;
     struct plan_options told = j->plan;
     TRY(world_agree(&j->w, inject_apply(&j->o.inject, j->w.role.role, &j->s, &j->plan)));
@@ -434,6 +442,7 @@ static void job_close(struct job *j)
     spans_close(&j->spans);
     record_close(j->rec);
     mem_free(j->desc);
+    links_close(&j->links);
     if (j->ops.close) j->ops.close(&j->ops);
     safetensors_close(j->ckpt);
     safetensors_close(j->draft_ckpt);

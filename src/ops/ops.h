@@ -58,6 +58,32 @@ struct seq_rows {
     void *state;             /* bmem: KDA state or conv tail item of this sequence, where the op needs one */
 };
 
+struct ops;
+
+/* A device, as ranks must know it of one another. */
+struct ops_device {
+    unsigned char uuid[16];  /* the same for every process that uses it, unlike any other's */
+    char name[64];
+    size_t total, free;      /* bytes of its memory */
+};
+
+/* What a backend adds whose operations are not over when they return, but run on a device in the order of a queue. A
+ * queue is a cudaStream_t, an event a cudaEvent_t; both belong to the caller until given back. Everything here returns
+ * at once, without waiting for the device. */
+struct ops_queues {
+    void *(*main)(struct ops *o); /* the queue of all operations */
+    /* queue_new - one more, for transfers beside the operations. ST_E_DEVICE */
+    enum status (*queue_new)(struct ops *o, void **q_p);
+    void (*queue_free)(struct ops *o, void *q);
+    enum status (*event_new)(struct ops *o, void **e_p); /* ST_E_DEVICE */
+    void (*event_free)(struct ops *o, void *e);
+    /* mark - e becomes everything that q holds now. after - what q is given next waits for e, as last marked; never
+     * marked: for nothing. */
+    void (*mark)(struct ops *o, void *q, void *e);
+    void (*after)(struct ops *o, void *q, void *e);
+    enum status (*device)(struct ops *o, struct ops_device *d_p); /* ST_E_DEVICE */
+};
+
 struct ops {
     const char *name;        /* "cpu", "cuda" */
     const char *isa;         /* "scalar", "avx2", "avx512", "avx512bf16", "amx", or the GPU architecture */
@@ -78,6 +104,13 @@ struct ops {
      * logged). Call ops_check before results are used; NULL: such a backend ends the process itself. */
     enum status (*check)(const struct ops *o);
     void (*close)(struct ops *o);
+    /* queues - NULL: operations are over when they return. */
+    const struct ops_queues *queues;
+    /* guard - set by the caller, or NULL. A backend with queues calls it over and over while the host waits long for the
+     * main queue; n counts the calls of one wait from 0. Any status but ST_OK is what check() tells from then on, and
+     * values that were waited for are not given. */
+    enum status (*guard)(void *ctx, unsigned n);
+    void *guard_ctx;
 
     /* ---- weights ------------------------------------------------------------------------------ */
     /* mat_new - empty matrix of a kind; then mat_put_* row blocks; every row must be put once. */

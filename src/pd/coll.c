@@ -5,17 +5,17 @@
 
 #include "base/log.h"
 #include "pd/coll_impl.h"
-#include "pd/world.h"
 
 /* Up to this many gathered bytes everybody adds everything: one meeting instead of two, at the price of each rank
  * repeating the additions. Measured with 8 ranks on 2 cores, where a meeting costs eight context switches. */
-enum { GATHER_BYTES = 16 << 10, SLOT_MIN = 4096, SLICE = 16 };
+enum { GATHER_BYTES = 16 << 10, SLOT_MIN = 4096, HOST_SLOT = 1 << 20 };
 
 static const char *const path_none = "self";
 
 void coll_slice(int64_t n_all, int size, int r, int64_t *begin_p, int64_t *n_p)
 {
-    int64_t blocks = (n_all + SLICE - 1) / SLICE, lo = blocks * r / size * SLICE, hi = blocks * (r + 1) / size * SLICE;
+    int64_t blocks = (n_all + COLL_SLICE - 1) / COLL_SLICE;
+    int64_t lo = blocks * r / size * COLL_SLICE, hi = blocks * (r + 1) / size * COLL_SLICE;
     if (lo > n_all) lo = n_all;
     if (hi > n_all) hi = n_all;
     *begin_p = lo;
@@ -65,12 +65,14 @@ static enum status coll_sum(void *ctx, struct ops *o, float *x, int64_t part_str
                             int64_t rows, int64_t cols)
 {
     struct coll *c = ctx;
-    int64_t n = rows * cols, most = (int64_t)(c->slot_bytes / sizeof *x) / (n_parts > 0 ? n_parts : 1) / SLICE * SLICE;
+    int64_t n = rows * cols;
+    int64_t most = (int64_t)(c->slot_bytes / sizeof *x) / (n_parts > 0 ? n_parts : 1) / COLL_SLICE * COLL_SLICE;
     if (n_parts < 1 || n < 0 || most < 1 || (n_parts > 1 && part_stride < n))
         return ERR(ST_E_INTERNAL, "sum of %d parts of %lld x %lld values, %lld from part to part: does not fit %zu bytes",
                    n_parts, (long long)rows, (long long)cols, (long long)part_stride, c->slot_bytes);
-    TRY(look_at(c, o));
     c->calls++;
+    if (c->nccl) return coll_nccl_sum(c, o, x, part_stride, n_parts, order, n);
+    TRY(look_at(c, o));
     for (int64_t at = 0; at < n; at += most)
         TRY(sum_piece(c, o, x + at, part_stride, n_parts, order, n - at < most ? n - at : most));
     return ST_OK;
@@ -160,37 +162,66 @@ static enum status open_path(struct coll *c, enum coll_kind kind)
     return coll_mpi_open(c);
 }
 
+static enum status open_all(MPI_Comm comm, enum coll_kind kind, size_t most_slot, int64_t max_values, struct coll *c)
+{
+    TRY(mpi_check(MPI_Comm_dup(comm, &c->comm), "MPI_Comm_dup"));
+    TRY(mpi_check(MPI_Comm_set_errhandler(c->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"));
+    TRY(mpi_check(MPI_Comm_set_name(c->comm, "pdflash coll"), "MPI_Comm_set_name"));
+    MPI_Comm_rank(c->comm, &c->rank);
+    MPI_Comm_size(c->comm, &c->size);
+    if (max_values < 0 || max_values > INT32_MAX / 4) /* counts of messages are int */
+        return ERR(ST_E_INTERNAL, "collectives: %lld values per rank; 0 to %d are possible", (long long)max_values,
+                   INT32_MAX / 4);
+    size_t slot = (size_t)max_values * sizeof(float);
+    if (slot > most_slot) slot = most_slot;
+    c->slot_bytes = slot < SLOT_MIN ? SLOT_MIN : slot;
+    return c->size > 1 ? open_path(c, kind) : ST_OK;
+}
+
+static struct tp_comm table_of(struct coll *c)
+{
+    if (c->size == 1) return comm_self();
+    return (struct tp_comm){.rank = c->rank, .size = c->size, .ctx = c, .sum = coll_sum,
+                            .gather_cols = coll_gather_cols, .argmax = coll_argmax, .bcast = coll_bcast};
+}
+
 enum status coll_open(MPI_Comm comm, enum coll_kind kind, int64_t max_values, struct coll **c_p, struct tp_comm *t_p)
 {
     struct coll *c = mem_alloc(1, sizeof *c, "collectives");
     if (!c) return ST_E_NOMEM;
     c->comm = MPI_COMM_NULL;
-    enum status st;
-    TRY_GO(st, mpi_check(MPI_Comm_dup(comm, &c->comm), "MPI_Comm_dup"), fail);
-    TRY_GO(st, mpi_check(MPI_Comm_set_errhandler(c->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"), fail);
-    TRY_GO(st, mpi_check(MPI_Comm_set_name(c->comm, "pdflash coll"), "MPI_Comm_set_name"), fail);
-    MPI_Comm_rank(c->comm, &c->rank);
-    MPI_Comm_size(c->comm, &c->size);
-    if (max_values < 0 || max_values > INT32_MAX / 4) { /* counts of messages are int */
-        st = ERR(ST_E_INTERNAL, "collectives: %lld values per rank; 0 to %d are possible", (long long)max_values,
-                 INT32_MAX / 4);
-        goto fail;
+    enum status st = open_all(comm, kind, SIZE_MAX, max_values, c);
+    if (st != ST_OK) {
+        coll_close(c);
+        return st;
     }
-    c->slot_bytes = (size_t)max_values * sizeof(float) < SLOT_MIN ? SLOT_MIN : (size_t)max_values * sizeof(float);
-    if (c->size > 1) TRY_GO(st, open_path(c, kind), fail);
-    *t_p = c->size == 1 ? comm_self()
-                        : (struct tp_comm){.rank = c->rank, .size = c->size, .ctx = c, .sum = coll_sum,
-                                           .gather_cols = coll_gather_cols, .argmax = coll_argmax, .bcast = coll_bcast};
+    *t_p = table_of(c);
     *c_p = c;
     return ST_OK;
-fail:
-    coll_close(c);
-    return st;
+}
+
+enum status coll_open_nccl(MPI_Comm comm, struct nccl *n, struct ops *o, int64_t max_values, struct coll **c_p,
+                           struct tp_comm *t_p, char why[NCCL_WHY])
+{
+    struct coll *c = mem_alloc(1, sizeof *c, "collectives");
+    if (!c) return ST_E_NOMEM;
+    c->comm = MPI_COMM_NULL;
+    *why = 0;
+    enum status st = open_all(comm, COLL_AUTO, HOST_SLOT, max_values, c); /* what is left to the host is small */
+    if (st == ST_OK && c->size > 1) st = coll_nccl_open(c, n, o, max_values, why);
+    if (st != ST_OK) {
+        coll_close(c);
+        return st;
+    }
+    *t_p = table_of(c);
+    *c_p = c;
+    return ST_OK;
 }
 
 void coll_close(struct coll *c)
 {
     if (!c) return;
+    coll_nccl_close(c);
     if (c->path) c->path->close(c);
     if (c->scratch.p) c->seen->mem_free(c->seen, &c->scratch);
     if (c->comm != MPI_COMM_NULL) MPI_Comm_free(&c->comm);
@@ -199,7 +230,7 @@ void coll_close(struct coll *c)
 
 const char *coll_name(const struct coll *c)
 {
-    return c->path ? c->path->name : path_none;
+    return c->nccl ? "nccl" : c->path ? c->path->name : path_none;
 }
 
 double coll_seconds(const struct coll *c)

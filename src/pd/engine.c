@@ -4,6 +4,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/log.h"
+
 static int imax(int a, int b)
 {
     return a > b ? a : b;
@@ -74,6 +76,18 @@ static enum status open_draws(const struct world *w, const struct run_config *r,
     return e->stage.row ? sampler_open(r->c->vocab, &e->stage.sampler) : ST_E_NOMEM;
 }
 
+static enum status open_coll(struct world *w, const struct run_config *r, int64_t values, struct engine *e)
+{
+    char why[NCCL_WHY];
+    if (r->links->tp) {
+        enum status st = coll_open_nccl(w->tp, r->links->nccl, r->o, values, &e->coll, &e->comm, why);
+        if (st != ST_E_DEVICE) return st;
+        if (r->links->must) return ERR(st, "sums over NCCL: %s", why);
+        if (w->role.tp_rank == 0) log_warn("sums go through MPI and host memory: %s", why);
+    }
+    return coll_open(w->tp, r->coll, values, &e->coll, &e->comm);
+}
+
 enum status engine_open(struct world *w, const struct run_config *r, struct engine *e_p)
 {
     struct engine *e = e_p;
@@ -82,7 +96,7 @@ enum status engine_open(struct world *w, const struct run_config *r, struct engi
     const struct group *g = decode ? &w->topo.decode : &w->topo.prefill;
     int rows, decode_rows, pp = decode ? 1 : g->pp;
     row_limits(w, r, &rows, &e->chunk_rows, &decode_rows);
-    TRY(coll_open(w->tp, r->coll, sum_values(r->c, g, rows), &e->coll, &e->comm));
+    TRY(open_coll(w, r, sum_values(r->c, g, rows), e));
     struct target_spec s = {.layers = split_stage(r->c->n_layers, pp, w->role.stage),
                             .tp = g->tp,
                             .tp_rank = w->role.tp_rank,

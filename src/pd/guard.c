@@ -38,9 +38,9 @@ void guard_start(const char *what, double seconds)
     char host[64] = "?";
     gethostname(host, sizeof host - 1);
     snprintf(text, sizeof text,
-             "[pdflash] error: host %s pid %d: %s takes longer than %.0f s (%d times --watchdog): a rank does not answer, or "
-             "files are slow; rows so far are kept\n",
-             host, (int)getpid(), what, seconds, GUARD_FACTOR);
+             "[pdflash] error: host %s pid %d: %s takes longer than %.0f s (see --watchdog): a rank or a device does not "
+             "answer, or files are slow; rows so far are kept\n",
+             host, (int)getpid(), what, seconds);
     set(seconds);
 }
 

@@ -150,7 +150,7 @@ static enum status chunk(struct prefiller *p, const struct order *o)
     p->st->prefill_s += end - t;
     p->st->chunks++;
     spans_add(p->r->spans, SPAN_PREFILL, o->request, t, end);
-    TRY(stage_send(p->link, o, f, o->n, j->first_chunk_s, j->before_work_s + work_so_far(p)));
+    TRY(stage_send(p->link, o, f, o->n, j->first_chunk_s, j->before_work_s + work_so_far(p), push_idle, p));
     return send_state(p, o, j, first_token);
 }
 
@@ -252,7 +252,8 @@ static enum status open_link(struct prefiller *p)
     p->n_todo = engine_todo(r);
     TRY(order_log_open(&p->log, p->w->rank, r->prompts.tokens, r->prompts.n, slots, 0));
     TRY(control_open(p->w, &p->control));
-    return stage_open(p->w->pp, r->o, r->c, p->e.chunk_rows, 2, &p->link);
+    struct nccl *nccl = r->links->pp ? r->links->nccl : NULL;
+    return stage_open(p->w->pp, r->o, r->c, p->e.chunk_rows, 2, nccl, r->links->must, &p->link);
 }
 
 /* Each step is agreed on before the next, which may be collective; so all ranks close the same after a refusal. */
@@ -309,10 +310,11 @@ enum status prefill_role(struct world *w, const struct run_config *r, struct ran
         return st;
     }
     guard_end();
-    log_info("stage %d of %d ready: layers %d-%d, %.1f MiB weights, %.1f MiB state", w->role.stage, w->topo.prefill.pp,
-             split_stage(r->c->n_layers, w->topo.prefill.pp, w->role.stage).begin,
+    log_info("stage %d of %d ready: layers %d-%d, %.1f MiB weights, %.1f MiB state, sums over %s, hand-off over %s",
+             w->role.stage, w->topo.prefill.pp, split_stage(r->c->n_layers, w->topo.prefill.pp, w->role.stage).begin,
              split_stage(r->c->n_layers, w->topo.prefill.pp, w->role.stage).end - 1,
-             (double)target_weight_bytes(p.e.t) / 1048576, (double)p.e.state.layout.bytes / 1048576);
+             (double)target_weight_bytes(p.e.t) / 1048576, (double)p.e.state.layout.bytes / 1048576,
+             coll_name(p.e.coll), stage_name(p.link));
     double t = MPI_Wtime();
     uint64_t allocs = buf_allocs();
     TRY(loop(&p));

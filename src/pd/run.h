@@ -7,6 +7,7 @@
 #include "model/prefill.h"
 #include "model/spec.h"
 #include "pd/coll.h"
+#include "pd/links.h"
 #include "pd/spans.h"
 #include "pd/transfer.h"
 #include "pd/world.h"
@@ -36,7 +37,8 @@ struct run_config {
     struct run_prompts prompts;
     const uint8_t *skip;                /* [prompts.n] rows already committed; NULL: none */
     struct transfer_options transfer;   /* with the plan options: page, chunk, slots, kv types */
-    enum coll_kind coll;
+    enum coll_kind coll;                /* of what goes through host memory */
+    const struct links *links;          /* this rank's */
     int block;                          /* verify rows; 1: plain */
     double confidence;                  /* DSpark: see spec_options; 0: verify all drafts */
     int adaptive, min_context;          /* see spec_options */
