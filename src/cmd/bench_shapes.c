@@ -362,6 +362,7 @@ const struct bench_row bench_rows[] = {
     {"kda verify", "64 x 16 rows, 96 heads (TP1)", setup_recur, run_recur, {64, 16, 96}, 20},
     {"kda verify", "64 x 1 row, 96 heads (TP1)", setup_recur, run_recur, {64, 1, 96}, 20},
     {"kda prefill", "8192 rows, 24 heads (TP4)", setup_chunk, run_chunk, {8192, 24}, 5},
+    {"kda recur", "8192 rows, 24 heads (TP4), one sequence", setup_recur, run_recur, {1, 8192, 24}, 3},
     {"mla decode", "1 x 1 row, 12 heads, 8192 (TP8)", setup_mla, run_mla, {1, 1, 12, 8192, 0}, 20},
     {"mla decode", "1 x 16 rows, 12 heads, 8192 (TP8)", setup_mla, run_mla, {1, 16, 12, 8192, 0}, 20},
     {"mla decode", "32 x 1 row, 12 heads, 8192 (TP8)", setup_mla, run_mla, {32, 1, 12, 8192, 0}, 10},
