@@ -1,10 +1,10 @@
 /* The KDA recurrence, row after row, in FP32.
  *
- * A block of 4 warps has COLS = 32 C value columns of one head's state in registers: a thread C columns of every fourth
- * group of 4 keys, so that the sums over keys take two exchanges. It goes through its share of (sequence, head, columns):
- * the state of the next one and the vectors of the next rows are copied to shared memory meanwhile. More columns per
- * thread need fewer loads of exp(g), k, q, fewer columns make more blocks; the bits are the same.
- * Per element and row: decay, two products, update; e = S^T k and o = S^T q are taken before the update: o + (k . q) u. */
+ * A block has value columns of one head's state in registers: a thread C columns of every KG-th group of 4 keys. It goes
+ * through its share of (sequence, head, columns): the state of the next one and the vectors of the next rows are copied
+ * to shared memory meanwhile. More columns per thread need fewer loads of exp(g), k, q, fewer columns make more blocks;
+ * the bits are the same. Two passes over the elements per row: decay and e = S^T k; update and o = S^T q. The sum over
+ * lanes of a row's o is taken together with that of the next row's e. */
 #include "cuda.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ struct recur {
     int n_seq, units, vec;     /* units: of work; vec: everything lies at multiples of 16 bytes */
 };
 
-enum { THREADS = 128, STEPS = 8, RING = 3, KG = 4 }; /* rows staged at a time, stages, lanes that share a column */
+enum { THREADS = 128, STEPS = 8, RING = 3, KG = 8 }; /* rows staged at a time, stages, lanes that share a column */
 
 /* the sequence z: moves the pointers to its rows */
 static __device__ __forceinline__ void pick_seq(struct recur &a, int z)
@@ -35,10 +35,9 @@ static __device__ __forceinline__ void pick_seq(struct recur &a, int z)
 }
 
 template <int D, int C> struct recur_mem {
-    enum { COLS = 32 * C, ROW = 3 * D + COLS };
+    enum { COLS = THREADS / KG * C, ROW = 3 * D + COLS + 4 };
     float state[D][COLS];           /* of the next unit */
-    float vec[RING][STEPS][ROW];    /* g then exp(g), k, q, v */
-    float beta[RING][STEPS], kq[STEPS];
+    float vec[RING][STEPS][ROW];    /* g then exp(g), k, q, v, beta */
 };
 
 /* what a block works on: rows from t0 of a unit */
@@ -51,10 +50,10 @@ struct work {
 template <int D, int C> static __device__ __forceinline__ void enter(struct work &p, const struct recur &all, int unit)
 {
     for (p.unit = unit; p.unit < all.units; p.unit += gridDim.x) {
-        constexpr int PARTS = D / (32 * C);
+        constexpr int COLS = recur_mem<D, C>::COLS, PARTS = D / COLS;
         p.a = all;
         p.h = p.unit / PARTS % all.heads;
-        p.col0 = p.unit % PARTS * 32 * C;
+        p.col0 = p.unit % PARTS * COLS;
         p.t0 = 0;
         pick_seq(p.a, p.unit / PARTS / all.heads);
         if (p.a.t > 0) break;
@@ -76,72 +75,61 @@ static __device__ __forceinline__ void copy4(float *to, const float *from, int v
 
 template <int D, int C> static __device__ __forceinline__ void fetch_state(recur_mem<D, C> &m, const struct work &p)
 {
-    constexpr int COLS = 32 * C;
-    const float *from = p.a.state + (int64_t)p.h * D * D + p.col0;
+    constexpr int PIECES = recur_mem<D, C>::COLS / 4, ROWS = THREADS / PIECES; /* of 4 columns */
+    const int i0 = threadIdx.x / PIECES, c = threadIdx.x % PIECES * 4;
+    const float *from = p.a.state + (int64_t)p.h * D * D + i0 * D + p.col0 + c;
 #pragma unroll 8
-    for (int e = threadIdx.x; e < D * COLS / 4; e += THREADS) {
-        int i = e / (COLS / 4), c = e % (COLS / 4) * 4;
-        copy4(&m.state[i][c], from + (int64_t)i * D + c, p.a.vec);
-    }
+    for (int i = 0; i < D; i += ROWS) copy4(&m.state[i0 + i][c], from + i * D, p.a.vec);
 }
 
 template <int D, int C> static __device__ __forceinline__ void fetch_rows(recur_mem<D, C> &m, const struct work &p, int slot)
 {
-    constexpr int ROW = 3 * D + 32 * C;
-    const int n = p.a.t - p.t0 < STEPS ? p.a.t - p.t0 : (int)STEPS;
-    const int64_t w = (int64_t)p.a.heads * D;
-    const float *g = p.a.g + p.t0 * p.a.ldg + (int64_t)p.h * D, *q = p.a.qkv + p.t0 * 3 * w + (int64_t)p.h * D;
-    for (int e = threadIdx.x; e < n * ROW / 4; e += THREADS) {
-        int r = e / (ROW / 4), x = e % (ROW / 4) * 4;
-        const float *from = x < D       ? g + r * p.a.ldg + x
-                            : x < 2 * D ? q + r * 3 * w + w + (x - D)
-                            : x < 3 * D ? q + r * 3 * w + (x - 2 * D)
-                                        : q + r * 3 * w + 2 * w + p.col0 + (x - 3 * D);
-        copy4(&m.vec[slot][r][x], from, p.a.vec);
-    }
-    if ((int)threadIdx.x < n) cu_copy4(&m.beta[slot][threadIdx.x], p.a.beta + (p.t0 + threadIdx.x) * p.a.ldb + p.h);
+    constexpr int PIECES = recur_mem<D, C>::ROW / 4 - 1, LANES = PIECES <= 32 ? 32 : PIECES <= 64 ? 64 : 128, ROWS = THREADS / LANES;
+    static_assert(PIECES <= LANES && ROWS > 0, "a thread has one piece of a row");
+    const int n = p.a.t - p.t0 < STEPS ? p.a.t - p.t0 : (int)STEPS, x = threadIdx.x % LANES * 4, r0 = threadIdx.x / LANES;
+    const int64_t w = (int64_t)p.a.heads * D, ld = x < D ? p.a.ldg : 3 * w;
+    const float *from = (x < D ? p.a.g : p.a.qkv) + (p.t0 + r0) * ld + (int64_t)p.h * D;
+    from += x < D ? x : x < 2 * D ? w + (x - D) : x < 3 * D ? x - 2 * D : 2 * w + p.col0 + (x - 3 * D);
+    if (x < PIECES * 4)
+#pragma unroll
+        for (int r = 0; r < STEPS; r += ROWS, from += ROWS * ld)
+            if (r0 + r < n) copy4(&m.vec[slot][r0 + r][x], from, p.a.vec);
+    if ((int)threadIdx.x < n) cu_copy4(&m.vec[slot][threadIdx.x][PIECES * 4], p.a.beta + (p.t0 + threadIdx.x) * p.a.ldb + p.h);
 }
 
-/* exp(g) in place and k . q of n rows */
+/* exp(g) in place of n rows */
 template <int D, int C> static __device__ __forceinline__ void make_rows(recur_mem<D, C> &m, int slot, int n)
 {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     for (int e = threadIdx.x; e < n * D / 4; e += THREADS) {
         float4 *x = (float4 *)&m.vec[slot][e / (D / 4)][e % (D / 4) * 4];
         *x = make_float4(expf(x->x), expf(x->y), expf(x->z), expf(x->w));
     }
-    for (int r = warp; r < n; r += THREADS / 32) {
-        float sum = 0;
-        for (int c = lane; c < D; c += 32) sum = __fmaf_rn(m.vec[slot][r][D + c], m.vec[slot][r][2 * D + c], sum);
-        sum = cu_warp_sum(sum);
-        if (lane == 0) m.kq[r] = sum;
-    }
 }
 
-/* column of register c relative to the thread's first: lane kg's own, whose sum it ends up with, is register 0 */
-template <int C> static __device__ __forceinline__ int column(int c, int kg)
+/* which of C columns register 0 of a lane holds, the one whose sum it ends up with; register c holds c ^ that */
+template <int C> static __device__ __forceinline__ int own(int kg)
 {
-    return 8 * (c ^ (C == 4 ? kg : C == 2 ? kg >> 1 : 0));
+    return kg / (KG / C);
 }
 
-/* sums over the lanes of a column: each exchange adds the partner's part, the same tree for every C */
+/* sums over the KG lanes of a column: each exchange adds the partner's part, the same tree for every C */
 template <int C> static __device__ __forceinline__ float fold(float *x)
 {
-    if (C == 4) {
-        x[0] += __shfl_xor_sync(0xffffffffu, x[2], 2);
-        x[1] += __shfl_xor_sync(0xffffffffu, x[3], 2);
-        return x[0] + __shfl_xor_sync(0xffffffffu, x[1], 1);
+#pragma unroll
+    for (int m = KG / 2, n = C; m; m >>= 1) {
+        if (n > 1) n /= 2;
+#pragma unroll
+        for (int c = 0; c < n; c++) x[c] += __shfl_xor_sync(0xffffffffu, x[C * m / KG ? c + n : c], m);
     }
-    x[0] += __shfl_xor_sync(0xffffffffu, x[C - 1], 2);
-    return x[0] + __shfl_xor_sync(0xffffffffu, x[0], 1);
+    return x[0];
 }
 
-template <int D, int C> static __global__ void __launch_bounds__(THREADS, 2) recur_kernel(struct recur all)
+template <int D, int C> static __global__ void __launch_bounds__(THREADS, C == 8 ? 2 : C == 4 ? 3 : 4) recur_kernel(struct recur all)
 {
-    constexpr int R = D / KG / 4;
+    constexpr int R = D / KG / 4, ROW = recur_mem<D, C>::ROW, GROUPS = 32 / KG;
     extern __shared__ __align__(16) char mem[];
     recur_mem<D, C> &m = *(recur_mem<D, C> *)mem;
-    const int lane = threadIdx.x & 31, kg = lane & 3, col = (threadIdx.x >> 5) * 8 * C + (lane >> 2);
+    const int lane = threadIdx.x & 31, kg = lane % KG, col = (threadIdx.x >> 5) * GROUPS * C + lane / KG, mine = col + GROUPS * own<C>(kg);
     float s[R][4][C];
     struct work now, next;
     enter<D, C>(now, all, blockIdx.x);
@@ -168,7 +156,7 @@ template <int D, int C> static __global__ void __launch_bounds__(THREADS, 2) rec
 #pragma unroll
                 for (int j = 0; j < 4; j++)
 #pragma unroll
-                    for (int c = 0; c < C; c++) s[i][j][c] = m.state[(i * KG + kg) * 4 + j][col + column<C>(c, kg)];
+                    for (int c = 0; c < C; c++) s[i][j][c] = m.state[(i * KG + kg) * 4 + j][col + GROUPS * (c ^ own<C>(kg))];
         __syncthreads();
         if (now.t0 == 0) {
             struct work after;
@@ -180,50 +168,59 @@ template <int D, int C> static __global__ void __launch_bounds__(THREADS, 2) rec
             step<D, C>(next, all);
         }
         cu_copy_end();
-        float *out = now.a.out ? now.a.out + now.t0 * now.a.ldo + (int64_t)now.h * D + now.col0 + col + column<C>(0, kg) : NULL;
-        for (int r = 0; r < n; r++) {
-            const float *row = m.vec[slot][r];
-            float e[C] = {}, o[C] = {};
+        float *out = now.a.out + now.t0 * now.a.ldo + (int64_t)now.h * D + now.col0 + mine; /* used if all.out */
+        const float *row = m.vec[slot][0] + kg * 4, *value = m.vec[slot][0] + 3 * D + mine, *beta = m.vec[slot][0] + ROW - 4;
+        float o[C] = {};
+        auto put = [&]() { /* the row before */
+            const float y = fold<C>(o);
+            if (kg % (KG / C) == 0) *out = y;
+            out += now.a.ldo;
+        };
+#pragma unroll 1
+        for (int r = 0; r < n; r++, row += ROW, value += ROW, beta += ROW) {
+            float e[C] = {}, u[C];
             float4 k[R];
 #pragma unroll
             for (int i = 0; i < R; i++) {
-                const float4 eg4 = *(const float4 *)&row[(i * KG + kg) * 4], q4 = *(const float4 *)&row[2 * D + (i * KG + kg) * 4];
-                k[i] = *(const float4 *)&row[D + (i * KG + kg) * 4];
-                const float eg[4] = {eg4.x, eg4.y, eg4.z, eg4.w}, qq[4] = {q4.x, q4.y, q4.z, q4.w}, kk[4] = {k[i].x, k[i].y, k[i].z, k[i].w};
+                const float4 eg4 = *(const float4 *)&row[i * KG * 4];
+                k[i] = *(const float4 *)&row[D + i * KG * 4];
+                const float eg[4] = {eg4.x, eg4.y, eg4.z, eg4.w}, kk[4] = {k[i].x, k[i].y, k[i].z, k[i].w};
 #pragma unroll
                 for (int j = 0; j < 4; j++)
 #pragma unroll
                     for (int c = 0; c < C; c++) {
                         s[i][j][c] = __fmul_rn(s[i][j][c], eg[j]);
                         e[c] = __fmaf_rn(s[i][j][c], kk[j], e[c]);
-                        o[c] = __fmaf_rn(s[i][j][c], qq[j], o[c]);
                     }
             }
-            float u[C];
-            u[0] = m.beta[slot][r] * (row[3 * D + col + column<C>(0, kg)] - fold<C>(e));
-            if (out) {
-                const float y = __fmaf_rn(m.kq[r], u[0], fold<C>(o));
-                if (C == 4 || (C == 2 ? (kg & 1) == 0 : kg == 0)) out[r * now.a.ldo] = y;
-            }
+            u[0] = *beta * (*value - fold<C>(e));
+            if (all.out && r > 0) put();
 #pragma unroll
-            for (int c = 1; c < C; c++) u[c] = __shfl_xor_sync(0xffffffffu, u[0], C == 4 ? c : 2);
+            for (int c = 1; c < C; c++) u[c] = __shfl_xor_sync(0xffffffffu, u[0], c * (KG / C));
+#pragma unroll
+            for (int c = 0; c < C; c++) o[c] = 0;
 #pragma unroll
             for (int i = 0; i < R; i++) {
-                const float kk[4] = {k[i].x, k[i].y, k[i].z, k[i].w};
+                const float4 q4 = *(const float4 *)&row[2 * D + i * KG * 4];
+                const float kk[4] = {k[i].x, k[i].y, k[i].z, k[i].w}, qq[4] = {q4.x, q4.y, q4.z, q4.w};
 #pragma unroll
                 for (int j = 0; j < 4; j++)
 #pragma unroll
-                    for (int c = 0; c < C; c++) s[i][j][c] = __fmaf_rn(kk[j], u[c], s[i][j][c]);
+                    for (int c = 0; c < C; c++) {
+                        s[i][j][c] = __fmaf_rn(kk[j], u[c], s[i][j][c]);
+                        o[c] = __fmaf_rn(s[i][j][c], qq[j], o[c]);
+                    }
             }
         }
-        if (last && now.a.write) {
+        if (all.out) put();
+        if (last && all.write) {
             float *to = now.a.state + (int64_t)now.h * D * D + now.col0 + col;
 #pragma unroll
             for (int i = 0; i < R; i++)
 #pragma unroll
                 for (int j = 0; j < 4; j++)
 #pragma unroll
-                    for (int c = 0; c < C; c++) to[((i * KG + kg) * 4 + j) * D + column<C>(c, kg)] = s[i][j][c];
+                    for (int c = 0; c < C; c++) to[((i * KG + kg) * 4 + j) * D + GROUPS * (c ^ own<C>(kg))] = s[i][j][c];
         }
         step<D, C>(now, all);
     }
@@ -267,7 +264,7 @@ template <int D, int C> static void launch(struct ops *o, struct recur a)
         CU(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, recur_kernel<D, C>, THREADS, bytes));
     }
     const int room = blocks * cu_impl(o)->sm_count;
-    a.units = a.heads * a.n_seq * (D / (32 * C));
+    a.units = a.heads * a.n_seq * (D / recur_mem<D, C>::COLS);
     recur_kernel<D, C><<<a.units < room ? a.units : room, THREADS, bytes, cu_impl(o)->stream>>>(a);
 }
 
@@ -277,11 +274,12 @@ static void recur_launch(struct ops *o, struct recur a)
     const int heads = a.heads * a.n_seq, sms = cu_impl(o)->sm_count, small = cu_impl(o)->cc == 86 || cu_impl(o)->cc >= 120;
     const char *env = getenv("KDA_C");
     int c = env ? atoi(env) : 0;
-    if (a.d == 128 && !small && (c ? c == 4 : heads > 2 * sms)) launch<128, 4>(o, a);
-    else if (a.d == 128 && (c ? c == 2 : heads > sms)) launch<128, 2>(o, a);
+    if (a.d == 128 && !small && (c ? c == 8 : heads > sms)) launch<128, 8>(o, a);
+    else if (a.d == 128 && (c ? c == 4 : heads > sms / 2)) launch<128, 4>(o, a);
+    else if (a.d == 128 && (c ? c == 2 : heads > sms / 8)) launch<128, 2>(o, a);
     else if (a.d == 128) launch<128, 1>(o, a);
-    else if (a.d == 64) launch<64, 1>(o, a);
-    else if (a.d == 32) launch<32, 1>(o, a);
+    else if (a.d == 64) launch<64, 2>(o, a);
+    else if (a.d == 32) launch<32, 2>(o, a);
     else {
         size_t bytes = (size_t)a.d * 32 * sizeof(float);
         if (bytes > 48 * 1024)

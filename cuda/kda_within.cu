@@ -37,12 +37,21 @@ static __device__ __forceinline__ void two_parts(uint32_t &hi, uint32_t &lo, flo
     lo = cu_pack(x - __uint_as_float(hi << 16), y - __uint_as_float(hi & 0xffff0000u));
 }
 
-static __device__ __forceinline__ float2 pair_at(const float *p, bool vec)
+/* 2^x: the sums of g are kept in units of log 2 */
+static __device__ __forceinline__ float exp_2(float x)
 {
-    return vec ? *(const float2 *)p : make_float2(p[0], p[1]);
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+template <bool VEC> static __device__ __forceinline__ float2 pair_at(const float *p)
+{
+    return VEC ? *(const float2 *)p : make_float2(p[0], p[1]);
 }
 
 /* a thread: two columns of a tile. Operands with their decays; q and k as the second kernel takes them */
+template <bool VEC>
 static __device__ __forceinline__ void scale_tile(struct within &m, const struct kda_args &a, struct kda_chunk *to, int64_t row0, int rows, int h)
 {
     const int c = (threadIdx.x & 63) * 2, tile = threadIdx.x >> 6, r0 = tile * TILE;
@@ -50,19 +59,15 @@ static __device__ __forceinline__ void scale_tile(struct within &m, const struct
     const float *g = a.g + (row0 + r0) * a.ldg + (int64_t)h * D + c, *x = a.qkv + (row0 + r0) * 3 * w + (int64_t)h * D + c;
     float2 pre[TILE], k[TILE], q[TILE];
 #pragma unroll
-    for (int i = 0; i < TILE; i++) {
-        pre[i] = k[i] = q[i] = make_float2(0, 0);
-        if (r0 + i < rows) {
-            pre[i] = pair_at(g + i * a.ldg, a.vec & 1);
-            k[i] = *(const float2 *)(x + i * 3 * w + w);
-            q[i] = *(const float2 *)(x + i * 3 * w);
-        }
+    for (int i = 0; i < TILE; i++, g += a.ldg, x += 3 * w) {
+        const bool in = r0 + i < rows;
+        pre[i] = in ? pair_at<VEC>(g) : make_float2(0, 0);
+        k[i] = in ? *(const float2 *)(x + w) : make_float2(0, 0);
+        q[i] = in ? *(const float2 *)x : make_float2(0, 0);
     }
+    const float unit = 1.4426950408889634f;
 #pragma unroll
-    for (int i = 1; i < TILE; i++) {
-        pre[i].x += pre[i - 1].x;
-        pre[i].y += pre[i - 1].y;
-    }
+    for (int i = 0; i < TILE; i++) pre[i] = make_float2(fmaf(pre[i].x, unit, i ? pre[i - 1].x : 0), fmaf(pre[i].y, unit, i ? pre[i - 1].y : 0));
     const float2 mid = pre[MID], tot = pre[TILE - 1];
     *(float2 *)&m.tot[tile][c] = tot;
     *(float2 *)&m.mid[tile][c] = mid;
@@ -76,15 +81,15 @@ static __device__ __forceinline__ void scale_tile(struct within &m, const struct
         after.x += i > tile ? s.x : 0.0f;
         after.y += i > tile ? s.y : 0.0f;
     }
-    const float2 e1 = make_float2(__expf(mid.x + before.x), __expf(mid.y + before.y));
-    const float2 e2 = make_float2(__expf(after.x + (tot.x - mid.x)), __expf(after.y + (tot.y - mid.y)));
+    const float2 e1 = make_float2(exp_2(mid.x + before.x), exp_2(mid.y + before.y));
+    const float2 e2 = make_float2(exp_2(after.x + (tot.x - mid.x)), exp_2(after.y + (tot.y - mid.y)));
     *(float2 *)&m.start[tile][c] = e1;
-    if (tile == TILES - 1) *(float2 *)&to->gamma[c] = make_float2(__expf(before.x + tot.x), __expf(before.y + tot.y));
+    if (tile == TILES - 1) *(float2 *)&to->gamma[c] = make_float2(exp_2(before.x + tot.x), exp_2(before.y + tot.y));
 #pragma unroll
     for (int i = 0; i < TILE; i++) {
         const int r = r0 + i;
-        const float px = __expf(pre[i].x - mid.x), py = __expf(pre[i].y - mid.y);
-        const float nx = __expf(mid.x - pre[i].x), ny = __expf(mid.y - pre[i].y);
+        const float px = exp_2(pre[i].x - mid.x), py = exp_2(pre[i].y - mid.y);
+        const float nx = exp_2(mid.x - pre[i].x), ny = exp_2(mid.y - pre[i].y);
         const float2 right = make_float2(k[i].x * nx, k[i].y * ny), left = make_float2(q[i].x * px, q[i].y * py);
         uint32_t hi, lo;
         two_parts(hi, lo, k[i].x * px, k[i].y * py);
@@ -92,8 +97,8 @@ static __device__ __forceinline__ void scale_tile(struct within &m, const struct
         *(uint32_t *)&m.k[1][r][c] = lo;
         *(uint32_t *)&m.q[r][c] = cu_pack(left.x, left.y);
         *(float2 *)&m.kr[r][c] = right;
-        *(uint32_t *)&to->q[kc_at(r, c)] = cu_pack(left.x * e1.x, left.y * e1.y);
-        *(uint32_t *)&to->k[kc_at(r, c)] = cu_pack(right.x * e2.x, right.y * e2.y);
+        *(uint32_t *)&to->q[r0 * D + kc_at(i, c)] = cu_pack(left.x * e1.x, left.y * e1.y);
+        *(uint32_t *)&to->k[r0 * D + kc_at(i, c)] = cu_pack(right.x * e2.x, right.y * e2.y);
     }
 }
 
@@ -214,7 +219,7 @@ static __device__ __forceinline__ void substitute(const struct within &m, tile_r
     }
 }
 
-static __global__ void __launch_bounds__(THREADS, 2) within_kernel(struct kda_args a)
+template <bool VEC> static __global__ void __launch_bounds__(THREADS, 2) within_kernel(struct kda_args a)
 {
     extern __shared__ __align__(16) char mem[];
     struct within &m = *(struct within *)mem;
@@ -223,23 +228,27 @@ static __global__ void __launch_bounds__(THREADS, 2) within_kernel(struct kda_ar
     const int rows = a.t - row0 < C ? (int)(a.t - row0) : (int)C;
     struct kda_chunk *to = a.chunks + (int64_t)blockIdx.y * a.heads + h;
     if (tid < C) m.beta[tid] = tid < rows ? a.beta[(row0 + tid) * a.ldb + h] : 0.0f;
-    scale_tile(m, a, to, row0, rows, h);
-    for (int e = tid; e < (PAIRS - TILES) * D; e += THREADS) {
-        const int p = e / D, c = e % D;
+    scale_tile<VEC>(m, a, to, row0, rows, h);
+#pragma unroll
+    for (int e = 0; e < (PAIRS - TILES) * D; e += THREADS) {
+        const int p = (e + tid) / D, c = tid % D;
         const int2 ij = tiles_of(p);
         float sum = m.mid[ij.x][c] + (m.tot[ij.y][c] - m.mid[ij.y][c]);
-        for (int l = ij.y + 1; l < ij.x; l++) sum += m.tot[l][c];
-        m.f[p][c] = __expf(sum);
+#pragma unroll
+        for (int l = 1; l < TILES - 1; l++) sum += ij.y < l && l < ij.x ? m.tot[l][c] : 0.0f;
+        m.f[p][c] = exp_2(sum);
     }
     tile_regs x[TILES];
-    const float *v = a.qkv + row0 * 3 * w + 2 * w + (int64_t)h * D + col + g;
+    const float *v = a.qkv + (row0 + q4 * 2) * 3 * w + 2 * w + (int64_t)h * D + col + g;
 #pragma unroll
     for (int j = 0; j < TILES; j++)
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const int t = j * TILE + (i >> 2) * 8 + q4 * 2 + (i & 1);
-            x[j][i >> 2][i & 3] = t < rows ? v[t * 3 * w + (i >> 1 & 1) * 8] : 0.0f;
-        }
+        for (int i = 0; i < 2; i++, v += 3 * w * 8)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const float *at = v + (e & 1 ? 3 * w : 0) + (e >> 1) * 8;
+                x[j][i][e] = j * TILE + i * 8 + q4 * 2 + (e & 1) < rows ? *at : 0.0f;
+            }
     __syncthreads();
     for (int i = warp; i < 2 * PAIRS; i += THREADS / 32) pair_product(m, to, i >> 1, i & 1);
     __syncthreads();
@@ -269,7 +278,8 @@ static __global__ void __launch_bounds__(THREADS, 2) within_kernel(struct kda_ar
 
 void kda_within(cudaStream_t st, const struct kda_args &a)
 {
-    CU(cudaFuncSetAttribute(within_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(struct within)));
-    within_kernel<<<dim3((unsigned)a.heads, (unsigned)cu_parts(a.t, C)), THREADS, sizeof(struct within), st>>>(a);
+    void (*kernel)(struct kda_args) = a.vec & 1 ? within_kernel<true> : within_kernel<false>;
+    CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(struct within)));
+    kernel<<<dim3((unsigned)a.heads, (unsigned)cu_parts(a.t, C)), THREADS, sizeof(struct within), st>>>(a);
     CU_LAUNCHED("kda_chunk within");
 }
