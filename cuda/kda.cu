@@ -1,6 +1,5 @@
 /* KDA: short convolution, inputs and output of the recurrence, and the recurrence. */
 #include "cuda.h"
-#include <stdlib.h>
 
 /* ---- short convolution ---------------------------------------------------------------------------------- */
 
@@ -12,14 +11,13 @@ static __device__ __forceinline__ float quick_silu(float x)
     return __fdividef(x, 1.0f + __expf(-x));
 }
 
-/* 4 channels of up to per rows; the window slides through registers. K: kernel width */
+/* 4 channels of up to CONV_ROWS rows; the window slides through registers. K: kernel width */
 template <bool VEC, int K>
 static __global__ void __launch_bounds__(128) conv_kernel(const float *__restrict__ x, int64_t ldx, const float *__restrict__ w, int ch,
-                                                            enum ops_kv kv, const struct cu_seq *__restrict__ seqs, int per,
-                                                            float *__restrict__ y)
+                                                            enum ops_kv kv, const struct cu_seq *__restrict__ seqs, float *__restrict__ y)
 {
     struct cu_seq s = cu_seq_at(seqs, blockIdx.z);
-    int c = (blockIdx.x * blockDim.x + threadIdx.x) * 4, r0 = blockIdx.y * per;
+    int c = (blockIdx.x * blockDim.x + threadIdx.x) * 4, r0 = blockIdx.y * CONV_ROWS;
     if (c >= ch || r0 >= s.n_rows) return;
     float wt[K][4];
     float4 win[K];
@@ -37,7 +35,7 @@ static __global__ void __launch_bounds__(128) conv_kernel(const float *__restric
                                  c + 2 < ch ? cu_load_kv(s.state, at + 2, kv) : 0, c + 3 < ch ? cu_load_kv(s.state, at + 3, kv) : 0);
         }
     }
-    int n = s.n_rows - r0 < per ? s.n_rows - r0 : per;
+    int n = s.n_rows - r0 < CONV_ROWS ? s.n_rows - r0 : CONV_ROWS;
 #pragma unroll 8
     for (int r = 0; r < n; r++) {
         float4 a = make_float4(0, 0, 0, 0);
@@ -57,10 +55,10 @@ static __global__ void __launch_bounds__(128) conv_kernel(const float *__restric
 
 template <bool VEC>
 static void conv_launch(dim3 grid, cudaStream_t st, const float *x, int64_t ldx, const float *w, int kernel, int ch, enum ops_kv kv,
-                        const struct cu_seq *s, int per, float *y)
+                        const struct cu_seq *s, float *y)
 {
     switch (kernel) {
-#define WIDTH(K) case K: conv_kernel<VEC, K><<<grid, 128, 0, st>>>(x, ldx, w, ch, kv, s, per, y); break;
+#define WIDTH(K) case K: conv_kernel<VEC, K><<<grid, 128, 0, st>>>(x, ldx, w, ch, kv, s, y); break;
         WIDTH(1) WIDTH(2) WIDTH(3) WIDTH(4) WIDTH(5) WIDTH(6) WIDTH(7) WIDTH(8)
 #undef WIDTH
     default:
@@ -76,12 +74,11 @@ void cuda_conv(struct ops *o, const float *x, int64_t ldx, const float *w, int k
     int rows;
     const struct cu_seq *s = cu_seqs(o, seq, n_seq, 0, 0, &rows);
     if (rows < 1) return;
-    int per = getenv("CONV_R") ? atoi(getenv("CONV_R")) : CONV_ROWS;
-    dim3 grid((unsigned)cu_parts(ch, 512), (unsigned)cu_parts(rows, per), (unsigned)n_seq);
+    dim3 grid((unsigned)cu_parts(ch, 512), (unsigned)cu_parts(rows, CONV_ROWS), (unsigned)n_seq);
     if (ch % 4 == 0 && cu_aligned16(x, ldx) && cu_aligned16(y, ch))
-        conv_launch<true>(grid, cu_impl(o)->stream, x, ldx, w, kernel, ch, kv, s, per, y);
+        conv_launch<true>(grid, cu_impl(o)->stream, x, ldx, w, kernel, ch, kv, s, y);
     else
-        conv_launch<false>(grid, cu_impl(o)->stream, x, ldx, w, kernel, ch, kv, s, per, y);
+        conv_launch<false>(grid, cu_impl(o)->stream, x, ldx, w, kernel, ch, kv, s, y);
 }
 
 static __global__ void commit_kernel(void *tail, const float *x, int64_t ldx, int kernel, int ch, enum ops_kv kv, int n)

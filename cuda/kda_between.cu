@@ -8,10 +8,6 @@
 
 enum { C = KC_C, D = KC_D, TILES = C / 16, KEYS = D / 16, HALVES = KC_COLS / 16, SLOTS = 2, WARPS = 2 * HALVES + 1 };
 
-#ifndef PARTS
-#define PARTS 2
-#endif
-
 constexpr int COMMON = (int)offsetof(struct kda_chunk, u), OWN = (int)sizeof(kda_chunk::u) / (D / (int)KC_COLS);
 
 struct shared_state { /* of 16 columns: operand registers of S and D */
@@ -52,23 +48,15 @@ static __device__ __forceinline__ void project(float (*acc)[4], const float (*s)
     const int lane = threadIdx.x & 31;
 #pragma unroll
     for (int k = 0; k < KEYS; k++) {
-        uint32_t hi[4], lo[4];
+        uint32_t x[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float x = s[2 * k + (i >> 1)][(i & 1) * 2], y = s[2 * k + (i >> 1)][(i & 1) * 2 + 1];
-            hi[i] = cu_pack(x, y);
-            lo[i] = cu_pack(x - __uint_as_float(hi[i] << 16), y - __uint_as_float(hi[i] & 0xffff0000u));
-        }
+        for (int i = 0; i < 4; i++) x[i] = cu_pack(s[2 * k + (i >> 1)][(i & 1) * 2], s[2 * k + (i >> 1)][(i & 1) * 2 + 1]);
 #pragma unroll
         for (int n = 0; n < C / 8; n += 2) {
             uint32_t b[4];
             ldmatrix4_trans(b, &ck.w[2 * k + (lane >> 3 & 1)][n + (lane >> 4)][lane & 7][0]);
-            cu_mma(acc[n], hi[0], hi[1], hi[2], hi[3], b[0], b[1]);
-            cu_mma(acc[n + 1], hi[0], hi[1], hi[2], hi[3], b[2], b[3]);
-            if (PARTS == 2) {
-                cu_mma(acc[n], lo[0], lo[1], lo[2], lo[3], b[0], b[1]);
-                cu_mma(acc[n + 1], lo[0], lo[1], lo[2], lo[3], b[2], b[3]);
-            }
+            cu_mma(acc[n], x[0], x[1], x[2], x[3], b[0], b[1]);
+            cu_mma(acc[n + 1], x[0], x[1], x[2], x[3], b[2], b[3]);
         }
     }
 }

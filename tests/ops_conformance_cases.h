@@ -188,7 +188,8 @@ static void conf_recur_seqs(struct conf *c, const float *qkv, const float *g, in
 }
 
 /* inputs as kda_prepare leaves them: unit keys, scaled queries, decay in (-5, 0); decay: 0 weak, 1 strong, 2 all;
- * form: 0 write, 1 verify, 2 chunk, 3 seqs, 4 verify of seqs, 5 chunk, the state only */
+ * form: 0 write, 1 verify, 2 chunk, 3 seqs, 4 verify of seqs, 5 chunk, the state only, 6 verify, the first half of the rows
+ * (split: no others are there) */
 static void conf_recur(struct conf *c)
 {
     int d = c->p[0], heads = c->p[1], t = c->p[2], decay = c->p[3], pad = c->p[4], form = c->p[5];
@@ -198,7 +199,11 @@ static void conf_recur(struct conf *c)
     float *zero = conf_new(c, (size_t)(t * w) * 4), *ab = conf_rand(c, w, 1, 2), *b2 = conf_rand(c, t * heads, 0, 1);
     c->o->zero(c->o, zero, (size_t)(t * w) * 4);
     c->o->kda_prepare(c->o, qkv, zero, w, b2, heads, ab, ab, -5, t, heads, d); /* for its norms */
-    if (form == 3 || form == 4) conf_recur_seqs(c, qkv, g, ldg, b, ldb, out, ldo);
+    if (form == 6) {
+        int half = t - t / 2;
+        c->o->kda_recur(c->o, qkv, g, ldg, b, ldb, s, 0, c->split ? half : t, heads, d, out, ldo);
+        t = half;
+    } else if (form == 3 || form == 4) conf_recur_seqs(c, qkv, g, ldg, b, ldb, out, ldo);
     else if (form == 2 || form == 5) c->o->kda_chunk(c->o, qkv, g, ldg, b, ldb, s, t, heads, d, 64, form == 2 ? out : NULL, ldo);
     else
         for (int r = 0, n = form == 1 ? t : conf_step(c, t); r < t; r += n)
@@ -433,6 +438,11 @@ static const struct conf_case conf_cases[] = {
     {"kda_recur", conf_recur, {128, 3, 1, 0, 0, 0}, 0, 0, 0},
     {"kda_recur", conf_recur, {128, 2, 37, 0, 0, 0}, 1, 0, 0},
     {"kda_recur", conf_recur, {128, 2, 16, 1, 3, 1}, 0, 0, 0},
+    {"kda_recur", conf_recur, {128, 3, 2, 2, 0, 1}, 0, 0, 0},
+    {"kda_recur", conf_recur, {128, 4, 15, 1, 1, 1}, 0, 0, 0},
+    {"kda_recur", conf_recur, {128, 2, 17, 2, 0, 1}, 0, 0, 0},
+    {"kda_recur", conf_recur, {128, 2, 16, 2, 4, 6}, 1, 0, 0},
+    {"kda_recur", conf_recur, {32, 3, 16, 2, 0, 6}, 1, 0, 0},
     {"kda_recur", conf_recur, {128, 2, 30, 0, 3, 3}, 1, 0, 0},
     {"kda_recur", conf_recur, {128, 37, 6, 0, 0, 3}, 1, 0, 0},
     {"kda_recur", conf_recur, {128, 70, 9, 1, 0, 3}, 1, 0, 0},
