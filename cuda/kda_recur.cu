@@ -17,61 +17,54 @@ template <int D, int C> struct recur_mem {
     float vec[RING][STEPS][ROW];    /* g then exp(g), k, q, v, beta */
 };
 
-/* what a block works on: rows from t0 of a unit; pointers to row 0, of its head (state, out: and columns) */
+/* what a block works on: rows from t0 of a unit */
 struct work {
-    const float *qkv, *g, *beta;
-    float *state, *out;
-    int unit, t, t0, col0;
+    struct recur a;
+    int unit, h, col0, t0;
 };
 
-/* to the first rows of the unit, or of the next one that has any to do */
+/* to the first rows of the unit, or of the next one that has any */
 template <int D, int C> static __device__ __forceinline__ void enter(struct work &p, const struct recur &all, int unit)
 {
     for (p.unit = unit; p.unit < all.units; p.unit += gridDim.x) {
         constexpr int COLS = recur_mem<D, C>::COLS, PARTS = D / COLS;
-        const int h = p.unit / PARTS % all.heads;
-        struct recur a = all;
-        kda_pick(a, p.unit / PARTS / all.heads);
+        p.a = all;
+        p.h = p.unit / PARTS % all.heads;
         p.col0 = p.unit % PARTS * COLS;
         p.t0 = 0;
-        p.t = a.t;
-        p.qkv = a.qkv + (int64_t)h * D;
-        p.g = a.g + (int64_t)h * D;
-        p.beta = a.beta + h;
-        p.state = a.state + (int64_t)h * D * D + p.col0;
-        p.out = a.out + (int64_t)h * D + p.col0; /* used if there is one */
-        if (p.t > 0 && !(all.tiled && kda_tiles(p.t))) break;
+        kda_pick(p.a, p.unit / PARTS / all.heads);
+        if (p.a.t > 0) break;
     }
 }
 
 template <int D, int C> static __device__ __forceinline__ void step(struct work &p, const struct recur &all)
 {
     p.t0 += STEPS;
-    if (p.t0 >= p.t) enter<D, C>(p, all, p.unit + gridDim.x);
+    if (p.t0 >= p.a.t) enter<D, C>(p, all, p.unit + gridDim.x);
 }
 
-template <int D, int C> static __device__ __forceinline__ void fetch_state(recur_mem<D, C> &m, const struct work &p, int vec)
+template <int D, int C> static __device__ __forceinline__ void fetch_state(recur_mem<D, C> &m, const struct work &p)
 {
     constexpr int PIECES = recur_mem<D, C>::COLS / 4, ROWS = THREADS / PIECES; /* of 4 columns */
     const int i0 = threadIdx.x / PIECES, c = threadIdx.x % PIECES * 4;
-    const float *from = p.state + i0 * D + c;
+    const float *from = p.a.state + (int64_t)p.h * D * D + i0 * D + p.col0 + c;
 #pragma unroll 8
-    for (int i = 0; i < D; i += ROWS) kda_copy4(&m.state[i0 + i][c], from + i * D, vec);
+    for (int i = 0; i < D; i += ROWS) kda_copy4(&m.state[i0 + i][c], from + i * D, p.a.vec & 1);
 }
 
-template <int D, int C> static __device__ __forceinline__ void fetch_rows(recur_mem<D, C> &m, const struct work &p, const struct recur &all, int slot)
+template <int D, int C> static __device__ __forceinline__ void fetch_rows(recur_mem<D, C> &m, const struct work &p, int slot)
 {
     constexpr int PIECES = recur_mem<D, C>::ROW / 4 - 1, LANES = PIECES <= 32 ? 32 : PIECES <= 64 ? 64 : 128, ROWS = THREADS / LANES;
     static_assert(PIECES <= LANES && ROWS > 0, "a thread has one piece of a row");
-    const int n = p.t - p.t0 < STEPS ? p.t - p.t0 : (int)STEPS, x = threadIdx.x % LANES * 4, r0 = threadIdx.x / LANES;
-    const int64_t w = (int64_t)all.heads * D, ld = x < D ? all.ldg : 3 * w;
-    const float *from = (x < D ? p.g : p.qkv) + (p.t0 + r0) * ld;
+    const int n = p.a.t - p.t0 < STEPS ? p.a.t - p.t0 : (int)STEPS, x = threadIdx.x % LANES * 4, r0 = threadIdx.x / LANES;
+    const int64_t w = (int64_t)p.a.heads * D, ld = x < D ? p.a.ldg : 3 * w;
+    const float *from = (x < D ? p.a.g : p.a.qkv) + (p.t0 + r0) * ld + (int64_t)p.h * D;
     from += x < D ? x : x < 2 * D ? w + (x - D) : x < 3 * D ? x - 2 * D : 2 * w + p.col0 + (x - 3 * D);
     if (x < PIECES * 4)
 #pragma unroll
         for (int r = 0; r < STEPS; r += ROWS, from += ROWS * ld)
-            if (r0 + r < n) kda_copy4(&m.vec[slot][r0 + r][x], from, all.vec & 1);
-    if ((int)threadIdx.x < n) cu_copy4(&m.vec[slot][threadIdx.x][PIECES * 4], p.beta + (p.t0 + threadIdx.x) * all.ldb);
+            if (r0 + r < n) kda_copy4(&m.vec[slot][r0 + r][x], from, p.a.vec & 1);
+    if ((int)threadIdx.x < n) cu_copy4(&m.vec[slot][threadIdx.x][PIECES * 4], p.a.beta + (p.t0 + threadIdx.x) * p.a.ldb + p.h);
 }
 
 /* exp(g) in place of n rows */
@@ -112,17 +105,17 @@ template <int D, int C> static __global__ void __launch_bounds__(THREADS, C == 8
     enter<D, C>(now, all, blockIdx.x);
     if (now.unit >= all.units) return;
     next = now;
-    fetch_state(m, next, all.vec & 1);
+    fetch_state(m, next);
     for (int i = 0; i < RING - 1; i++) {
         if (next.unit < all.units) {
-            fetch_rows(m, next, all, i);
+            fetch_rows(m, next, i);
             step<D, C>(next, all);
         }
         cu_copy_end();
     }
     for (int slot = 0; now.unit < all.units; slot = slot + 1 == RING ? 0 : slot + 1) {
-        const int n = now.t - now.t0 < STEPS ? now.t - now.t0 : (int)STEPS;
-        const int last = now.t0 + STEPS >= now.t;
+        const int n = now.a.t - now.t0 < STEPS ? now.a.t - now.t0 : (int)STEPS;
+        const int last = now.t0 + STEPS >= now.a.t;
         if (now.t0 == 0) cu_copy_wait<0>();
         else cu_copy_wait<RING - 2>();
         __syncthreads();
@@ -138,20 +131,20 @@ template <int D, int C> static __global__ void __launch_bounds__(THREADS, C == 8
         if (now.t0 == 0) {
             struct work after;
             enter<D, C>(after, all, now.unit + gridDim.x);
-            if (after.unit < all.units) fetch_state(m, after, all.vec & 1);
+            if (after.unit < all.units) fetch_state(m, after);
         }
         if (next.unit < all.units) {
-            fetch_rows(m, next, all, slot == 0 ? RING - 1 : slot - 1);
+            fetch_rows(m, next, slot == 0 ? RING - 1 : slot - 1);
             step<D, C>(next, all);
         }
         cu_copy_end();
-        float *out = now.out + now.t0 * all.ldo + mine;
+        float *out = now.a.out + now.t0 * now.a.ldo + (int64_t)now.h * D + now.col0 + mine; /* used if all.out */
         const float *row = m.vec[slot][0] + kg * 4, *value = m.vec[slot][0] + 3 * D + mine, *beta = m.vec[slot][0] + ROW - 4;
         float o[C] = {};
         auto put = [&]() { /* the row before */
             const float y = fold<C>(o);
             if (kg % (KG / C) == 0) *out = y;
-            out += all.ldo;
+            out += now.a.ldo;
         };
 #pragma unroll 1
         for (int r = 0; r < n; r++, row += ROW, value += ROW, beta += ROW) {
@@ -191,7 +184,7 @@ template <int D, int C> static __global__ void __launch_bounds__(THREADS, C == 8
         }
         if (all.out) put();
         if (last && all.write) {
-            float *to = now.state + col;
+            float *to = now.a.state + (int64_t)now.h * D * D + now.col0 + col;
 #pragma unroll
             for (int i = 0; i < R; i++)
 #pragma unroll
@@ -266,37 +259,41 @@ static void recur_launch(struct ops *o, struct recur a)
     CU_LAUNCHED("kda_recur");
 }
 
-/* Verification of a few rows in act bf16 goes tile by tile; that a row then depends on where its tile begins is why nothing
- * else does. Which way a sequence goes does not depend on the others. */
-static int may_tile(const struct ops *o, const struct recur &a)
+/* Verification of a few rows in act bf16 goes as a tile; that a row then depends on where its tile begins is why nothing else
+ * does. Which way a sequence goes does not depend on the others. */
+static int as_tile(const struct ops *o, const struct recur &a, int rows, const void *state)
 {
     if (getenv("KDA_NOTILE")) return 0;
-    return cu_impl(o)->act == ACT_BF16 && !a.write && a.out && a.d == 128 && cu_aligned16(a.qkv, 0);
+    return cu_impl(o)->act == ACT_BF16 && !a.write && a.out && a.d == 128 && rows >= KDA_TILE_MIN && rows <= KDA_TILE &&
+           cu_aligned16(a.qkv, 0) && cu_aligned16(state, 0);
+}
+
+static void start(struct ops *o, struct recur a, int tile, int aligned)
+{
+    a.vec = (aligned && cu_aligned16(a.qkv, 0) && cu_aligned16(a.g, a.ldg) ? 1 : 0) | (a.ldo % 2 == 0 && (uintptr_t)a.out % 8 == 0 ? 2 : 0);
+    if (tile) kda_tile(cu_impl(o)->stream, a);
+    else recur_launch(o, a);
 }
 
 void cuda_kda_recur(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb,
                     float *state, int write, int t, int heads, int d, float *out, int64_t ldo)
 {
     if (t < 1) return;
-    struct recur a = {qkv, g, beta, ldg, ldb, ldo, state, out, write, t, heads, d, NULL, 1, 0, 0, 0};
-    a.vec = (cu_aligned16(qkv, 0) && cu_aligned16(g, ldg) && cu_aligned16(state, 0) ? 1 : 0) | (ldo % 2 == 0 && (uintptr_t)out % 8 == 0 ? 2 : 0);
-    if (may_tile(o, a) && cu_aligned16(state, 0) && kda_tiles(t)) kda_tile(cu_impl(o)->stream, a);
-    else recur_launch(o, a);
+    struct recur a = {qkv, g, beta, ldg, ldb, ldo, state, out, write, t, heads, d, NULL, 1, 0, 0};
+    start(o, a, as_tile(o, a, t, state), cu_aligned16(state, 0));
 }
 
 void cuda_kda_recur_seqs(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb, int write,
                          const struct seq_rows *seq, int n_seq, int heads, int d, float *out, int64_t ldo)
 {
-    int rows, aligned = 1, tiles = 0;
+    int rows;
     const struct cu_seq *s = cu_seqs(o, seq, n_seq, 0, 0, &rows);
-    if (rows < 1) return;
-    for (int i = 0; i < n_seq; i++) {
-        aligned &= cu_aligned16(seq[i].state, 0);
-        tiles += kda_tiles(seq[i].n_rows);
+    for (int i = 0, end; rows > 0 && i < n_seq; i = end) { /* neighbours that go the same way at once */
+        struct recur a = {qkv, g, beta, ldg, ldb, ldo, NULL, out, write, 0, heads, d, s + i, 0, 0, 0};
+        int tile = as_tile(o, a, seq[i].n_rows, seq[i].state), aligned = 1;
+        for (end = i; end < n_seq && as_tile(o, a, seq[end].n_rows, seq[end].state) == tile; end++)
+            aligned &= cu_aligned16(seq[end].state, 0);
+        a.n_seq = end - i;
+        start(o, a, tile, aligned);
     }
-    struct recur a = {qkv, g, beta, ldg, ldb, ldo, NULL, out, write, 0, heads, d, s, n_seq, 0, 0, 0};
-    a.vec = (cu_aligned16(qkv, 0) && cu_aligned16(g, ldg) && aligned ? 1 : 0) | (ldo % 2 == 0 && (uintptr_t)out % 8 == 0 ? 2 : 0);
-    a.tiled = may_tile(o, a) && aligned;
-    if (a.tiled && tiles) kda_tile(cu_impl(o)->stream, a);
-    if (!a.tiled || tiles < n_seq) recur_launch(o, a);
 }

@@ -12,17 +12,11 @@ struct recur {
     int write, t, heads, d;
     const struct cu_seq *seqs; /* NULL: rows [0, t) */
     int n_seq, units, vec;     /* units: of work; vec: all inputs lie at multiples of 16 bytes (1), out of 8 (2) */
-    int tiled;                 /* sequences of KDA_TILE_MIN to KDA_TILE rows are left to kda_tile */
 };
 
 enum { KDA_TILE = 16, KDA_TILE_MIN = 2 };
 
-static inline __host__ __device__ int kda_tiles(int rows)
-{
-    return rows >= KDA_TILE_MIN && rows <= KDA_TILE;
-}
-
-void kda_tile(cudaStream_t st, const struct recur &a); /* kda_tile.cu: those sequences, heads of 128, states stay */
+void kda_tile(cudaStream_t st, const struct recur &a); /* kda_tile.cu: n_seq such sequences, heads of 128; states stay */
 
 #ifdef __CUDACC__
 /* the sequence z: moves the pointers to its rows */
