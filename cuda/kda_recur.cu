@@ -7,8 +7,6 @@
  * lanes of a row's o is taken together with that of the next row's e. */
 #include "kda_recur.h"
 
-#include <stdlib.h>
-
 enum { THREADS = 128, STEPS = 8, RING = 3, KG = 8 }; /* rows staged at a time, stages, lanes that share a column */
 
 template <int D, int C> struct recur_mem {
@@ -242,11 +240,9 @@ static void recur_launch(struct ops *o, struct recur a)
 {
     cudaStream_t st = cu_impl(o)->stream;
     const int heads = a.heads * a.n_seq, sms = cu_impl(o)->sm_count, small = cu_impl(o)->cc == 86 || cu_impl(o)->cc >= 120;
-    const char *env = getenv("KDA_C");
-    int c = env ? atoi(env) : 0;
-    if (a.d == 128 && !small && (c ? c == 8 : heads > 4 * sms)) launch<128, 8>(o, a);
-    else if (a.d == 128 && (c ? c == 4 : heads > sms / 2)) launch<128, 4>(o, a);
-    else if (a.d == 128 && (c ? c == 2 : heads > sms / 8)) launch<128, 2>(o, a);
+    if (a.d == 128 && !small && heads > 4 * sms) launch<128, 8>(o, a);
+    else if (a.d == 128 && heads > sms / 2) launch<128, 4>(o, a);
+    else if (a.d == 128 && heads > sms / 8) launch<128, 2>(o, a);
     else if (a.d == 128) launch<128, 1>(o, a);
     else if (a.d == 64) launch<64, 2>(o, a);
     else if (a.d == 32) launch<32, 2>(o, a);
@@ -263,7 +259,6 @@ static void recur_launch(struct ops *o, struct recur a)
  * does. Which way a sequence goes does not depend on the others. */
 static int as_tile(const struct ops *o, const struct recur &a, int rows, const void *state)
 {
-    if (getenv("KDA_NOTILE")) return 0;
     return cu_impl(o)->act == ACT_BF16 && !a.write && a.out && a.d == 128 && rows >= KDA_TILE_MIN && rows <= KDA_TILE &&
            cu_aligned16(a.qkv, 0) && cu_aligned16(state, 0);
 }
