@@ -11,6 +11,9 @@
  * Errors: operations cannot fail; a CUDA error ends the process with a message (cu_die).
  * Scratch: cu_scratch grows on demand (after waiting), so after the first calls of each shape nothing allocates. */
 #ifndef PDFLASH_CUDA_CUDA_H
+ * The chunked form of KDA (prefill, act bf16) has BF16 operands: pieces of a prompt that start and end at its chunks
+ * of 64 rows, at least two of them, give the bits of one piece; other cuts, and the recurrence, agree within BF16's
+ * error.
 #define PDFLASH_CUDA_CUDA_H
 
 #include <cuda_bf16.h>
@@ -322,6 +325,7 @@ void cuda_kda_prepare(struct ops *o, float *qkv, float *z, int64_t ldz, float *b
                       const float *dt_bias, float lower_bound, int t, int heads, int d);
 void cuda_kda_recur(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb,
                     float *state, int write, int t, int heads, int d, float *out, int64_t ldo);
+void cuda_gather_rows(struct ops *o, float *y, const float *x, const int32_t *from, int t, int n);
 void cuda_kda_recur_seqs(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb, int write,
                          const struct seq_rows *seq, int n_seq, int heads, int d, float *out, int64_t ldo);
 void cuda_kda_chunk(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb,
@@ -337,6 +341,8 @@ void cuda_mla_attend_expanded(struct ops *o, const float *q, int64_t ldq, const 
                               const struct seq_rows *seq, int n_seq, float *out, int64_t ldo);
 
 void cuda_route(struct ops *o, const float *logits, const float *bias, int n_experts, int k, float scale, int t, int32_t *idx,
+void cuda_conv_commit_seqs(struct ops *o, const float *x, int64_t ldx, int kernel, int ch, enum ops_kv kv,
+                           const struct seq_rows *seq, int n_seq);
                 float *w);
 void cuda_argmax(struct ops *o, const float *logits, int64_t ldx, int t, int n, float *val, int32_t *idx);
 void cuda_moe(struct ops *o, const struct mat *up, const struct mat *down, int e0, int n_local, int n_experts, const float *z,

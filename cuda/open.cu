@@ -202,7 +202,7 @@ static __global__ void __launch_bounds__(512) copy_kernel(uint4 *__restrict__ ds
 
 static void copy(struct ops *o, void *dst, const void *src, size_t bytes)
 {
-    if (bytes >= 1 << 20 && ((uintptr_t)dst | (uintptr_t)src | bytes) % 16 == 0) {
+    if (bytes && ((uintptr_t)dst | (uintptr_t)src | bytes) % 16 == 0) {
         copy_kernel<<<cu_parts((int64_t)(bytes / 16), 2048), 512, 0, cu_impl(o)->stream>>>((uint4 *)dst, (const uint4 *)src, bytes / 16);
         CU_LAUNCHED("copy");
         return;
@@ -249,6 +249,7 @@ static const struct ops cuda_table = {
     .act = ACT_FP32,
     .impl = NULL,
     .mem_new = cuda_mem_new,
+    .kda_chunk_rows = 0,
     .mem_free = cuda_mem_free,
     .put = put,
     .get = get,
@@ -270,6 +271,7 @@ static const struct ops cuda_table = {
     .head_norm = cuda_head_norm,
     .attnres = cuda_attnres,
     .conv = cuda_conv,
+    .gather_rows = cuda_gather_rows,
     .conv_commit = cuda_conv_commit,
     .kda_prepare = cuda_kda_prepare,
     .kda_recur = cuda_kda_recur,
@@ -278,6 +280,7 @@ static const struct ops cuda_table = {
     .kda_out = cuda_kda_out,
     .mla_write = cuda_mla_write,
     .mla_attend = cuda_mla_attend,
+    .conv_commit_seqs = cuda_conv_commit_seqs,
     .mla_attend_expanded = cuda_mla_attend_expanded,
     .gate = cuda_gate,
     .situ = cuda_situ,
@@ -337,3 +340,4 @@ extern "C" enum status ops_cuda_open(enum ops_act act, int device, struct ops *o
     if (st != ST_OK) cuda_close(o_p);
     return st;
 }
+    o_p->kda_chunk_rows = act == ACT_BF16 ? 64 : 0;

@@ -71,6 +71,7 @@ struct ops {
     void (*get)(struct ops *o, void *dst_host, const void *src_bmem, size_t bytes); /* waits for the value */
     void (*zero)(struct ops *o, void *dst_bmem, size_t bytes);
     void (*copy)(struct ops *o, void *dst_bmem, const void *src_bmem, size_t bytes); /* no overlap */
+    int kda_chunk_rows;      /* prefill takes kda_chunk, in chunks of so many rows; 0: kda_recur, which is exact here */
     /* prepare - size scratch for calls with at most max_rows rows; call once after all mats exist. */
     enum status (*prepare)(struct ops *o, int max_rows);
     /* check - ST_OK, or what went wrong in an operation since the backend was opened: operations return nothing, and
@@ -119,6 +120,8 @@ struct ops {
                     const float *q, float eps, int t, int h, float *mix, const float *w, float norm_eps,
                     float *normed);
 
+    /* gather_rows: y[i][n] := x[from[i]][n], t rows; from is a host array; y may not overlap x */
+    void (*gather_rows)(struct ops *o, float *y, const float *x, const int32_t *from, int t, int n);
     /* ---- KDA ---------------------------------------------------------------------------------- */
     /* conv: y[t][ch] = silu(sum_j w[ch][kernel-1 ... ]) causal per sequence; x [t][ch] pre-convolution rows
      * (already rounded to kv), w [ch][kernel] with w[..][kernel-1] on the current row; tail of a sequence:
@@ -143,7 +146,8 @@ struct ops {
     void (*kda_recur_seqs)(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb,
                            int write, const struct seq_rows *seq, int n_seq, int heads, int d, float *out, int64_t ldo);
     /* kda_chunk: the chunked form (chunk: multiple of 16, tiles of 16 with midpoint offsets, substitution),
-     * within 1e-5 of kda_recur; arguments as there, state always written. */
+     * within 1e-5 of kda_recur (CUDA in act bf16: within 1e-2, and it may take the recurrence where that is faster);
+     * arguments as there, state always written. Chunks are counted from the first row of the call. */
     void (*kda_chunk)(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb,
                       float *state, int t, int heads, int d, int chunk, float *out, int64_t ldo);
     /* kda_out: x[t][heads][d] := rmsnorm_d(x; w[d], eps) * sigmoid(gate[t][heads][d] (ldg)) */
@@ -151,6 +155,10 @@ struct ops {
                     int heads, int d);
 
     /* ---- MLA ---------------------------------------------------------------------------------- */
+    /* conv_commit_seqs: conv_commit for several sequences at once: rows [seq.row0, + seq.n_rows) of x are absorbed by the
+     * tail in seq.state. Optional: where it is NULL, call conv_commit per sequence; the bits are the same. */
+    void (*conv_commit_seqs)(struct ops *o, const float *x, int64_t ldx, int kernel, int ch, enum ops_kv kv,
+                             const struct seq_rows *seq, int n_seq);
     /* mla_write: rows x[t][width] (ldx) into the sequence's pages at positions pos0..; rounds to kv */
     void (*mla_write)(struct ops *o, const float *x, int64_t ldx, int width, const struct paged *cache,
                       const struct seq_rows *seq, int n_seq);

@@ -176,6 +176,7 @@ enum status ops_cpu_open(enum ops_act act, const char *isa, struct ops *o_p)
     if (act != ACT_FP32 && act != ACT_BF16)
         return ERR(ST_E_CONFIG, "activation mode %d is not known; use fp32 or bf16", (int)act);
     if (isa && *isa) {
+    .gather_rows = cpu_gather_rows,
         int i = 0;
         while (i < N_ISA && strcmp(isa, isa_names[i])) i++;
         if (i == N_ISA)
