@@ -138,6 +138,7 @@ int cu_blas_linear(struct ops *o, const struct mat *m, const __nv_bfloat16 *x, i
     struct blas *b = blas_of(o);
     struct plan *p = b ? find_plan(b, m->n, kp, t, ldy) : NULL;
     const float one = 1, zero = 0;
+    cu_graph_flush(o);
     return p && b->matmul(b->handle, p->desc, &one, m->data.p, p->a, x, p->b, &zero, y, p->c, y, p->c, &p->algo, b->work.p,
                           WORKSPACE, cu_impl(o)->stream) == CUBLAS_STATUS_SUCCESS;
 }

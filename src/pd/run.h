@@ -39,7 +39,7 @@ struct run_config {
     enum coll_kind coll;
     int block;                          /* verify rows; 1: plain */
     double confidence;                  /* DSpark: see spec_options; 0: verify all drafts */
-    int adaptive, min_context;          /* see spec_options */
+    int adaptive, min_context, graphs;  /* see spec_options */
     struct sampling sampling;           /* of every request; all zero: greedy */
     int max_new;
     int absorbed_prefill;
