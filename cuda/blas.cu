@@ -165,6 +165,7 @@ int cu_blas_linear(struct ops *o, const struct mat *m, const __nv_bfloat16 *x, i
     key.align = (unsigned)((uintptr_t)y & -(uintptr_t)y & 255);
     if (!key.align) key.align = 256;
     struct plan *p = b ? find_plan(b, &key) : NULL;
+    cu_graph_flush(o);
     return p && b->matmul(b->handle, p->desc, &one, m->data.p, p->a, x, p->b, &zero, y, p->c, y, p->c, &p->algo,
                           b->work.p, WORKSPACE, cu_impl(o)->stream) == CUBLAS_STATUS_SUCCESS;
 }

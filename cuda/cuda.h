@@ -3,13 +3,19 @@
  * open.cu opens the backend, memory and the staging ring; mat.cu packs weights; linear.cu, moe.cu are the matrix
  * products; the other files hold the operations of the CPU file of the same name. ops.h is the manual page.
  *
- * Order of work: everything goes to one stream. Only get, argmax and large puts wait for it.
+ * Order of work: everything goes to one stream. Only get, argmax and large puts wait for it. Inside a region (ops.h,
+ * graph_begin) launches are held back and started as graphs; every call of the runtime that depends on their order
+ * comes by graph.cu (cuda.mk, --wrap) and starts them first. Who gives the stream to a library calls cu_graph_flush
+ * before.
  * Exactness: as on the CPU, an output element is computed by steps that do not depend on the number of rows or
  * sequences in the call, as long as the call has at most CU_EXACT_ROWS rows; larger calls of linear and moe in act bf16
  * may take another path (within tolerance). One exception: kda_recur in act bf16 that leaves the state (verification) takes 2
  * to 16 rows of heads of 128 as a tile on the tensor cores, 1e-6 from row after row: a row then depends on where the call
  * begins, still not on how many rows of it follow or on other sequences. Sums have an order of their own, fixed by the sizes
  * of the operation: the tree of a matrix's leaves is not followed, so a TP group's bits are not those of one rank.
+ * The chunked form of KDA (prefill, act bf16) has BF16 operands: pieces of a prompt that start and end at its chunks
+ * of 64 rows, at least two of them, give the bits of one piece; other cuts, and the recurrence, agree within BF16's
+ * error.
  * Errors: operations cannot fail; a CUDA error ends the process with a message (cu_die).
  * Scratch: cu_scratch grows on demand (after waiting), so after the first calls of each shape nothing allocates. */
 #ifndef PDFLASH_CUDA_CUDA_H
@@ -52,6 +58,7 @@ struct cuda_ring {
 };
 
 struct cuda_table;         /* moe.cu: device pointers of a layer's experts */
+struct cuda_graphs;        /* graph.cu: launches held back, and the graphs they became */
 
 struct cuda_impl {
     int device, sm_count, cc; /* cc: 90 for sm_90 */
@@ -69,6 +76,7 @@ struct cuda_impl {
     int n_tables;
     void *blas;            /* blas.cu: handle and plans, NULL without the library */
     enum status failed;    /* queue.cu: what ops.guard said while the host waited */
+    struct cuda_graphs *graphs; /* NULL until the first region */
 };
 
 static inline struct cuda_impl *cu_impl(const struct ops *o)
@@ -327,6 +335,20 @@ static __device__ __forceinline__ const char *cu_row(const char *base, int64_t s
 }
 #endif
 
+/* ---- graph.cu --------------------------------------------------------------------------------------- */
+/* nvtx.cu */
+void cuda_range_begin(const struct ops *o, const char *name);
+void cuda_range_end(const struct ops *o);
+
+void cuda_graph_begin(struct ops *o, uint64_t key);
+void cuda_graph_end(struct ops *o);
+struct ops_graphs cuda_graph_counts(const struct ops *o);
+void cu_graphs_close(struct cuda_impl *im);
+/* cu_graph_flush - start what is held back: before the stream is given to a library, whose calls do not come by */
+void cu_graph_flush(struct ops *o);
+/* cu_graph_stage - cu_stage inside a region; NULL: outside, or too large for it (then cu_stage's own ring serves) */
+void *cu_graph_stage(struct ops *o, const void *src, size_t bytes);
+
 /* ---- the operations: signatures of struct ops ------------------------------------------------------ */
 enum status cuda_mem_new(struct ops *o, struct buf *b, size_t bytes, const char *what);
 void cuda_mem_free(struct ops *o, struct buf *b);
@@ -340,6 +362,7 @@ void cuda_mat_free(struct ops *o, struct mat *m);
 
 void cuda_linear(struct ops *o, const struct mat *m, const float *x, int64_t ldx, int t, float *y, int64_t ldy);
 void cuda_embed(struct ops *o, const void *table, int first, int n_ids, int h, const int32_t *id, int t, float *y);
+void cuda_gather_rows(struct ops *o, float *y, const float *x, const int32_t *from, int t, int n);
 void cuda_add(struct ops *o, float *y, const float *x, int64_t n);
 void cuda_tree_add(struct ops *o, float *dst, const float *src, int64_t stride, const int *order, int n_leaves, int64_t n);
 void cuda_round_kv(struct ops *o, float *x, int64_t n, enum ops_kv kv);
@@ -355,6 +378,8 @@ void cuda_attnres(struct ops *o, const float *bank, int64_t bank_stride, int n_b
 void cuda_conv(struct ops *o, const float *x, int64_t ldx, const float *w, int kernel, int ch, enum ops_kv kv,
                const struct seq_rows *seq, int n_seq, float *y);
 void cuda_conv_commit(struct ops *o, void *tail, const float *x, int64_t ldx, int kernel, int ch, enum ops_kv kv, int n);
+void cuda_conv_commit_seqs(struct ops *o, const float *x, int64_t ldx, int kernel, int ch, enum ops_kv kv,
+                           const struct seq_rows *seq, int n_seq);
 void cuda_kda_prepare(struct ops *o, float *qkv, float *z, int64_t ldz, float *b, int64_t ldb, const float *a_exp,
                       const float *dt_bias, float lower_bound, int t, int heads, int d);
 void cuda_kda_recur(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb,

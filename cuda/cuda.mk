@@ -11,6 +11,11 @@ SRCS       := $(filter-out src/ops/none.c,$(SRCS))
 CUDA_SRCS  := $(sort $(wildcard cuda/*.cu))
 CUDA_OBJS  := $(CUDA_SRCS:%.cu=$(B)/%.o)
 LDLIBS_     += -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -lpthread -ldl -lrt
+# these calls pass through cuda/graph.cu, which may hold launches back and start them as a graph
+CUDA_WRAP  := cudaLaunchKernel __cudaLaunchKernel cudaLaunchKernelExC cudaFuncSetAttribute cudaStreamSynchronize \
+              cudaStreamQuery cudaStreamBeginCapture cudaStreamWaitEvent cudaEventRecord cudaMemcpy cudaMemcpyAsync \
+              cudaMemcpy2DAsync cudaMemsetAsync cudaFree
+LDLIBS_     += $(CUDA_WRAP:%=-Wl,--wrap=%)
 
 $(B)/cuda/%.o: cuda/%.cu cuda/cuda.mk Makefile
 	@mkdir -p $(@D)
@@ -21,3 +26,10 @@ $(B)/cuda/%.o: cuda/%.cu cuda/cuda.mk Makefile
 NVCC_route := --fmad=false
 
 -include $(CUDA_OBJS:.o=.d)
+
+# what the tests attach instead of a profiler
+build-tests test-e2e: $(B)/tests/nvtx_log.so
+$(B)/tests/nvtx_log.so: tests/nvtx_log.c cuda/cuda.mk
+	@mkdir -p $(@D)
+	$(call say,LD $@)
+	$(Q)$(CC) -std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -fPIC -shared -isystem $(CUDA_HOME)/include -o $@ $<

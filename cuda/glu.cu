@@ -20,6 +20,25 @@ void cuda_embed(struct ops *o, const void *table, int first, int n_ids, int h, c
     CU_LAUNCHED("embed");
 }
 
+template <bool VEC> static __global__ void gather_kernel(float *y, const float *x, const int32_t *from, int n)
+{
+    int i = (blockIdx.y * BLOCK + threadIdx.x) * 4;
+    const float *row = x + (int64_t)from[blockIdx.x] * n;
+    if (i < n) cu_store4<VEC>(y + (int64_t)blockIdx.x * n, i, n, cu_load4<VEC>(row, i, n));
+}
+
+void cuda_gather_rows(struct ops *o, float *y, const float *x, const int32_t *from, int t, int n)
+{
+    if (t < 1 || n < 1) return;
+    const int32_t *dev = (const int32_t *)cu_stage(o, from, (size_t)t * sizeof *from);
+    dim3 grid((unsigned)t, (unsigned)cu_parts(n, BLOCK * 4));
+    if (n % 4 == 0 && cu_aligned16(y, n) && cu_aligned16(x, n))
+        gather_kernel<true><<<grid, BLOCK, 0, cu_impl(o)->stream>>>(y, x, dev, n);
+    else
+        gather_kernel<false><<<grid, BLOCK, 0, cu_impl(o)->stream>>>(y, x, dev, n);
+    CU_LAUNCHED("gather_rows");
+}
+
 /* ---- y[i] := f(y[i], x[i]) over n elements --------------------------------------------------------- */
 
 struct add_fn {

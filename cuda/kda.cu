@@ -81,10 +81,17 @@ void cuda_conv(struct ops *o, const float *x, int64_t ldx, const float *w, int k
         conv_launch<false>(grid, cu_impl(o)->stream, x, ldx, w, kernel, ch, kv, s, y);
 }
 
-static __global__ void commit_kernel(void *tail, const float *x, int64_t ldx, int kernel, int ch, enum ops_kv kv, int n)
+/* seqs NULL: one sequence, its tail, rows and their number as given */
+static __global__ void commit_kernel(void *tail, const float *x, int64_t ldx, int kernel, int ch, enum ops_kv kv, int n,
+                                     const struct cu_seq *seqs)
 {
     int c = blockIdx.x * blockDim.x + threadIdx.x;
-    if (c >= ch) return;
+    if (seqs) {
+        tail = seqs[blockIdx.y].state;
+        x += (int64_t)seqs[blockIdx.y].row0 * ldx;
+        n = seqs[blockIdx.y].n_rows;
+    }
+    if (c >= ch || n < 1) return;
     for (int j = 0; j < kernel - 1; j++) { /* ascending: an old row is read before it is written */
         int r = n + j; /* row of old tail ++ x */
         float v = r < kernel - 1 ? cu_load_kv(tail, (int64_t)r * ch + c, kv) : x[(r - (kernel - 1)) * ldx + c];
@@ -95,7 +102,18 @@ static __global__ void commit_kernel(void *tail, const float *x, int64_t ldx, in
 void cuda_conv_commit(struct ops *o, void *tail, const float *x, int64_t ldx, int kernel, int ch, enum ops_kv kv, int n)
 {
     if (n < 1) return;
-    commit_kernel<<<cu_parts(ch, 256), 256, 0, cu_impl(o)->stream>>>(tail, x, ldx, kernel, ch, kv, n);
+    commit_kernel<<<cu_parts(ch, 256), 256, 0, cu_impl(o)->stream>>>(tail, x, ldx, kernel, ch, kv, n, NULL);
+    CU_LAUNCHED("conv_commit");
+}
+
+void cuda_conv_commit_seqs(struct ops *o, const float *x, int64_t ldx, int kernel, int ch, enum ops_kv kv,
+                           const struct seq_rows *seq, int n_seq)
+{
+    int rows;
+    const struct cu_seq *s = cu_seqs(o, seq, n_seq, 0, 0, &rows);
+    if (rows < 1) return;
+    dim3 grid((unsigned)cu_parts(ch, 256), (unsigned)n_seq);
+    commit_kernel<<<grid, 256, 0, cu_impl(o)->stream>>>(NULL, x, ldx, kernel, ch, kv, 0, s);
     CU_LAUNCHED("conv_commit");
 }
 

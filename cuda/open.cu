@@ -118,6 +118,7 @@ void *cu_stage(struct ops *o, const void *src, size_t bytes)
     struct cuda_impl *im = cu_impl(o);
     struct cuda_ring *r = &im->ring;
     if (bytes == 0) return r->dev;
+    if (void *held = cu_graph_stage(o, src, bytes)) return held;
     for (int i = 0; i < r->n_recent; i++)
         if (r->recent[i].bytes == bytes && memcmp(r->recent[i].host, src, bytes) == 0) return r->recent[i].dev;
     size_t at = ring_take(o, bytes);
@@ -190,7 +191,7 @@ static void zero(struct ops *o, void *dst, size_t bytes)
     if (bytes) CU(cudaMemsetAsync(dst, 0, bytes, cu_impl(o)->stream));
 }
 
-/* large copies by the multiprocessors: faster than the copy engine, also inside graphs */
+/* copies by the multiprocessors: faster than the copy engine, and launches like all others inside graphs */
 static __global__ void __launch_bounds__(512) copy_kernel(uint4 *__restrict__ dst, const uint4 *__restrict__ src, size_t n)
 {
     size_t i = (size_t)blockIdx.x * 2048 + threadIdx.x;
@@ -205,7 +206,7 @@ static __global__ void __launch_bounds__(512) copy_kernel(uint4 *__restrict__ ds
 
 static void copy(struct ops *o, void *dst, const void *src, size_t bytes)
 {
-    if (bytes >= 1 << 20 && ((uintptr_t)dst | (uintptr_t)src | bytes) % 16 == 0) {
+    if (bytes && ((uintptr_t)dst | (uintptr_t)src | bytes) % 16 == 0) {
         copy_kernel<<<cu_parts((int64_t)(bytes / 16), 2048), 512, 0, cu_impl(o)->stream>>>((uint4 *)dst, (const uint4 *)src, bytes / 16);
         CU_LAUNCHED("copy");
         return;
@@ -235,6 +236,7 @@ static void cuda_close(struct ops *o)
     if (im->stream) (void)cudaStreamSynchronize(im->stream);
     cuda_mem_free(o, &im->scratch);
     cuda_mem_free(o, &im->more);
+    cu_graphs_close(im);
     cuda_moe_close(im);
     cu_blas_close(im);
     ring_close(&im->ring);
@@ -250,6 +252,7 @@ static const struct ops cuda_table = {
     .name = "cuda",
     .isa = NULL,
     .act = ACT_FP32,
+    .kda_chunk_rows = 0,
     .impl = NULL,
     .mem_new = cuda_mem_new,
     .mem_free = cuda_mem_free,
@@ -263,6 +266,11 @@ static const struct ops cuda_table = {
     .queues = &cuda_queues,
     .guard = NULL,
     .guard_ctx = NULL,
+    .graph_begin = cuda_graph_begin,
+    .graph_end = cuda_graph_end,
+    .graph_counts = cuda_graph_counts,
+    .range_begin = cuda_range_begin,
+    .range_end = cuda_range_end,
     .mat_new = cuda_mat_new,
     .mat_put_bf16 = cuda_mat_put_bf16,
     .mat_put_bf16_t = cuda_mat_put_bf16_t,
@@ -270,6 +278,7 @@ static const struct ops cuda_table = {
     .mat_free = cuda_mat_free,
     .linear = cuda_linear,
     .embed = cuda_embed,
+    .gather_rows = cuda_gather_rows,
     .add = cuda_add,
     .tree_add = cuda_tree_add,
     .round_kv = cuda_round_kv,
@@ -278,6 +287,7 @@ static const struct ops cuda_table = {
     .attnres = cuda_attnres,
     .conv = cuda_conv,
     .conv_commit = cuda_conv_commit,
+    .conv_commit_seqs = cuda_conv_commit_seqs,
     .kda_prepare = cuda_kda_prepare,
     .kda_recur = cuda_kda_recur,
     .kda_recur_seqs = cuda_kda_recur_seqs,
@@ -339,6 +349,7 @@ extern "C" enum status ops_cuda_open(enum ops_act act, int device, struct ops *o
     *o_p = cuda_table;
     o_p->impl = im;
     o_p->act = im->act = act;
+    o_p->kda_chunk_rows = act == ACT_BF16 ? 64 : 0;
     o_p->isa = im->isa;
     enum status st = open_impl(im, device);
     if (st != ST_OK) cuda_close(o_p);

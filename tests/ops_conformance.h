@@ -243,4 +243,28 @@ static inline int conf_all(struct ops *judge, struct ops *o, const char *only)
     return failed;
 }
 
+/* Every case inside a region, twice with one key: the same bits as outside. Returns the number of failures. */
+static inline int conf_regions(struct ops *o)
+{
+    int failed = 0;
+    for (size_t i = 0; i < sizeof conf_cases / sizeof *conf_cases; i++) {
+        const struct conf_case *k = &conf_cases[i];
+        struct conf a = {.o = o, .p = k->p, .seed = 1000};
+        k->run(&a);
+        for (int again = 0; again < 2; again++) {
+            struct conf b = {.o = o, .p = k->p, .seed = 1000};
+            int64_t bad = 0;
+            o->graph_begin(o, i);
+            k->run(&b);
+            o->graph_end(o);
+            for (int j = 0; j < a.n_out; j++) bad += conf_bits(&b.out[j], &a.out[j]);
+            if (bad) printf("FAIL %s in region %zu, time %d: %lld elements differ\n", k->name, i, again + 1, (long long)bad);
+            failed += bad > 0;
+            conf_free(&b);
+        }
+        conf_free(&a);
+    }
+    return failed;
+}
+
 #endif

@@ -49,6 +49,17 @@ static void conf_embed(struct conf *c)
     free(id);
 }
 
+static void conf_gather(struct conf *c)
+{
+    int n = c->p[0], rows = c->p[1], t = c->p[2];
+    float *x = conf_rand(c, (int64_t)rows * n, -1, 1), *y = conf_nan(c, (int64_t)t * n);
+    int32_t *from = malloc((size_t)t * sizeof *from);
+    for (int i = 0; i < t; i++) from[i] = i * 7 % rows;
+    for (int r = 0, d = conf_step(c, t); r < t; r += d) c->o->gather_rows(c->o, y + (int64_t)r * n, x, from + r, d, n);
+    conf_out(c, "y", y, (int64_t)t * n);
+    free(from);
+}
+
 static void conf_elementwise(struct conf *c)
 {
     int n = c->p[0], t = c->p[1], pad = c->p[2];
@@ -140,7 +151,9 @@ static void conf_conv(struct conf *c)
     if (!kv) c->o->round_kv(c->o, x, q.rows * ld, OPS_KV_BF16);
     for (int i = 0; i < n_seq; i++) q.s[i].state = tail + n_tail * i;
     if (!c->split) c->o->conv(c->o, x, ld, w, kernel, ch, kv ? OPS_KV_FP32 : OPS_KV_BF16, q.s, n_seq, y);
-    for (int i = 0; i < n_seq; i++)
+    int at_once = !c->split && c->o->conv_commit_seqs;
+    if (at_once) c->o->conv_commit_seqs(c->o, x, ld, kernel, ch, kv ? OPS_KV_FP32 : OPS_KV_BF16, q.s, n_seq);
+    for (int i = 0; i < n_seq && !at_once; i++)
         for (int r = 0, d = conf_step(c, q.s[i].n_rows); r < q.s[i].n_rows; r += d) {
             struct seq_rows one = q.s[i];
             one.row0 += r;
@@ -402,6 +415,9 @@ static const struct conf_case conf_cases[] = {
     {"linear", conf_linear, {100, 512, 37, 0, 0, 1, 4, 2}, 1, 1, 0},
     /* first, n, h, t */
     {"embed", conf_embed, {40, 19, 66, 30}, 1, 0, 1},
+    /* n, rows there are, rows gathered */
+    {"gather_rows", conf_gather, {7168, 5, 9}, 1, 0, 1},
+    {"gather_rows", conf_gather, {37, 12, 8}, 1, 0, 1},
     /* n, t, padding */
     {"elementwise", conf_elementwise, {384, 5, 0}, 1, 0, 0},
     {"elementwise", conf_elementwise, {37, 7, 2}, 1, 0, 0},

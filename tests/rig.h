@@ -17,6 +17,8 @@
 struct rig_spec {
     enum ops_act act;
     const char *isa;         /* NULL: best */
+    int cuda;                /* on CUDA device 0 instead */
+    const char *model;       /* the target's directory; NULL: inputs/k3-nano */
     enum kv_dtype kv;        /* of everything */
     int page, n_slots;
     int max_tokens;          /* longest prompt + output + block of a request */
@@ -68,9 +70,10 @@ static inline void rig_open(struct rig *r, const struct rig_spec *p)
     struct tp_comm self = comm_self();
     memset(r, 0, sizeof *r);
     r->comm = p->comm ? *p->comm : self;
-    OK(ops_cpu_open(p->act, p->isa, &r->o));
-    OK(config_load(suite_path("inputs/k3-nano"), &r->c));
-    OK(safetensors_open(suite_path("inputs/k3-nano"), &r->ckpt));
+    OK(p->cuda ? ops_cuda_open(p->act, 0, &r->o) : ops_cpu_open(p->act, p->isa, &r->o));
+    const char *model = p->model ? p->model : suite_path("inputs/k3-nano");
+    OK(config_load(model, &r->c));
+    OK(safetensors_open(model, &r->ckpt));
     struct target_spec ts = {.layers = {0, r->c.n_layers}, .tp = tp, .tp_rank = p->rank};
     ts.ep = split_ep_default(&r->c, tp);
     ts.max_rows = p->max_rows;

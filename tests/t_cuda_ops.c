@@ -37,6 +37,21 @@ START_TEST(test_cuda)
 }
 END_TEST
 
+/* the same cases with their launches held back: as graphs, which the second time are started again */
+START_TEST(test_regions)
+{
+    struct ops o;
+    int cuda = ops_cuda_devices() > 0;
+    if (!cuda) printf("SKIPPED: no CUDA device in this build or on this machine; no graph was made\n");
+    conf_ok(cuda ? ops_cuda_open((enum ops_act)_i, 0, &o) : ops_cpu_open((enum ops_act)_i, NULL, &o));
+    int failed = conf_regions(&o);
+    struct ops_graphs g = o.graph_counts(&o);
+    o.close(&o);
+    ck_assert_msg(failed == 0, "%d cases differ", failed);
+    ck_assert(cuda ? g.started > 0 && g.launches >= g.started : g.started == 0);
+}
+END_TEST
+
 /* a device that is not there is refused with a message, in every build */
 START_TEST(test_refusals)
 {
@@ -53,6 +68,7 @@ void suite_fill(Suite *s)
     TCase *tc = SUITE_CASE(s, "conformance", 600);
     tcase_add_loop_test(tc, test_cpu, ACT_FP32, ACT_BF16 + 1);
     tcase_add_loop_test(tc, test_cuda, ACT_FP32, ACT_BF16 + 1);
+    tcase_add_loop_test(tc, test_regions, ACT_FP32, ACT_BF16 + 1);
     SUITE_TEST(tc, test_refusals);
 }
 

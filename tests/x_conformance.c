@@ -15,6 +15,7 @@ int main(int argc, char **argv)
         conf_ok(ops_cuda_open((enum ops_act)act, 0, &gpu));
         printf("%s against cpu %s\n", gpu.isa, cpu.isa);
         failed += conf_all(&cpu, &gpu, argc > 1 ? argv[1] : NULL);
+        if (argc < 2) failed += conf_regions(&gpu);
         gpu.close(&gpu);
         cpu.close(&cpu);
     }

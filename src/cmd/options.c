@@ -48,6 +48,7 @@ const struct opt_row options_table[] = {
     {"chunk",       OPT_INT,    AT(chunk),       "8192",    "TOKENS", NULL, 1, BIG, CMD_PLAN | CMD_RUN | CMD_DIAGNOSE, 0, "prefill chunk"},
     {"page",        OPT_INT,    AT(page),        "64",      "TOKENS", NULL, 1, 65536, CMD_PLAN | CMD_RUN | CMD_DIAGNOSE, 0, "tokens per page"},
     {"device",      OPT_CHOICE, AT(device),      "cpu",     NULL,     "cpu,cuda", 0, 0, CMD_RUN | CMD_BENCH_TRANSFER | CMD_BENCH_COLL, 0, "backend"},
+    {"graphs",      OPT_CHOICE, AT(graphs),      "auto",    NULL,     "auto,on,off", 0, 0, CMD_RUN, 0, "with --device cuda: start the launches of a decode step together, as CUDA graphs; auto: when the decode group is one rank, where no sum waits for the host"},
     {"act",         OPT_CHOICE, AT(act),         "fp32",    NULL,     "fp32,bf16", 0, 0, CMD_RUN, 0, "activations of the matrix products"},
     {"kv-dtype",    OPT_CHOICE, AT(kv),          "bf16",    NULL,     "bf16,fp32", 0, 0, CMD_PLAN | CMD_RUN | CMD_DIAGNOSE, 0, "latent rows, conv tails, draft K/V"},
     {"mla-prefill", OPT_CHOICE, AT(mla_prefill), "absorbed", NULL,    "absorbed,expanded", 0, 0, CMD_RUN, 0, "form of MLA in prefill"},

@@ -18,6 +18,7 @@ enum opt_act { OPT_ACT_FP32, OPT_ACT_BF16 };
 enum opt_kv { OPT_KV_BF16, OPT_KV_FP32 };
 enum opt_comm { OPT_COMM_AUTO, OPT_COMM_MPI, OPT_COMM_SHM, OPT_COMM_NCCL };
 enum opt_draft { OPT_DRAFT_AUTO, OPT_DRAFT_ARGMAX, OPT_DRAFT_SAMPLE };
+enum opt_graphs { OPT_GRAPHS_AUTO, OPT_GRAPHS_ON, OPT_GRAPHS_OFF };
 enum opt_mla { OPT_MLA_ABSORBED, OPT_MLA_EXPANDED };
 
 struct options {
@@ -39,7 +40,7 @@ struct options {
     const char *spec, *shard;
     int block, adaptive, min_context, concurrency, max_new, chunk, page, slots, limit, shots, thinking, max_prompt, format, raw;
     /* numerics and transport */
-    int device, act, kv, comm, transport, window, mla_prefill, verify, isa;
+    int device, graphs, act, kv, comm, transport, window, mla_prefill, verify, isa;
     /* running */
     double watchdog, confidence, progress;
     /* sampling */

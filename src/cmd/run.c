@@ -157,6 +157,13 @@ static enum status open_links(struct job *j)
     return world_agree(&j->w, links_open(&j->w, &j->ops, want[j->o.comm], &j->links));
 }
 
+/* in a group of several ranks every sum waits for the host, and there would be a graph between each two */
+static int graphs_of(const struct job *j)
+{
+    if (j->o.device != DEVICE_CUDA || j->o.graphs == OPT_GRAPHS_OFF) return 0;
+    return j->o.graphs == OPT_GRAPHS_ON || j->s.topo.decode.tp == 1;
+}
+
 static void fill_run_config(struct job *j)
 {
     struct run_config *r = &j->rc;
@@ -174,6 +181,7 @@ static void fill_run_config(struct job *j)
         .confidence = j->o.confidence,
         .adaptive = j->o.adaptive,
         .min_context = j->o.min_context,
+        .graphs = graphs_of(j),
         .sampling = j->s.sampling,
         .max_new = j->o.max_new,
         .absorbed_prefill = j->o.mla_prefill == OPT_MLA_ABSORBED,
@@ -207,6 +215,8 @@ static enum status check_build(struct job *j)
 
 static enum status refuse_options(const struct job *j)
 {
+    if (j->o.graphs == OPT_GRAPHS_ON && j->o.device != DEVICE_CUDA)
+        return ERR(ST_E_USAGE, "--graphs on has no meaning with --device cpu: CUDA graphs need --device cuda");
     if (j->o.dedupe && j->o.single) return ERR(ST_E_USAGE, "--dedupe has no meaning with --single: nothing moves");
     if (j->o.node_size && !j->o.dedupe) return ERR(ST_E_USAGE, "--node-size %d has no meaning without --dedupe", j->o.node_size);
     if (j->o.resume && j->o.force_new) return ERR(ST_E_USAGE, "--resume and --force-new exclude each other");

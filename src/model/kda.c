@@ -130,6 +130,12 @@ void kda_close(struct ops *o, struct kda *k)
     for (size_t i = 0; i < sizeof buf / sizeof *buf; i++) o->mem_free(o, buf[i]);
 }
 
+static void set_states(const struct kda *k, const struct state *s, enum comp comp, const struct batch_seq *part,
+                       struct seq_rows *seq, int n_seq)
+{
+    for (int i = 0; i < n_seq; i++) seq[i].state = state_item(s, comp, k->layer, 0, part[i].slot);
+}
+
 /* projections, convolution, norms and gates: fills w for all rows */
 static void inputs(struct kda *k, const struct run *r, const float *u, struct kda_rows *w)
 {
@@ -140,7 +146,7 @@ static void inputs(struct kda *k, const struct run *r, const float *u, struct kd
     o->round_kv(o, w->x, (int64_t)t * 3 * n, r->kv);
     o->linear(o, &k->aux, u, c->hidden, t, w->aux, na);
     o->linear(o, &k->f_b, w->aux + n, na, t, w->g, n);
-    for (int i = 0; i < r->n_seq; i++) r->seq[i].state = state_item(r->state, COMP_CONV, k->layer, 0, r->part[i].slot);
+    set_states(k, r->state, COMP_CONV, r->part, r->seq, r->n_seq);
     o->conv(o, w->x, 3 * n, k->conv.p, c->conv_kernel, 3 * n, r->kv, r->seq, r->n_seq, w->qkv);
     o->kda_prepare(o, w->qkv, w->g, n, w->aux + n + k->d, na, k->a_exp.p, k->dt_bias.p, c->gate_lower_bound, t,
                    k->heads, k->d);
@@ -151,25 +157,46 @@ static void inputs(struct kda *k, const struct run *r, const float *u, struct kd
     run_probe(r, "kda_beta", k->layer, w->aux + n + k->d, na, k->heads);
 }
 
-/* one sequence: out rows from its state; the state and tail advance unless the rows are only being verified */
-static void advance(struct kda *k, const struct run *r, const struct kda_rows *w, int i, float *out)
+/* the recurrence over the rows of each sequence, from the state in seq[i].state; out NULL: the state only */
+static void recur(struct kda *k, struct ops *o, const struct kda_rows *w, int write, int chunked,
+                  const struct seq_rows *seq, int n_seq, float *out)
 {
-    struct ops *o = r->o;
-    int n = width(k), na = aux_width(k), write = r->kind != BATCH_VERIFY;
-    int64_t row = r->seq[i].row0;
-    float *state = state_item(r->state, COMP_KDA, k->layer, 0, r->part[i].slot);
-    o->kda_recur(o, w->qkv + row * 3 * n, w->g + row * n, n, w->aux + row * na + n + k->d, na, state, write,
-                 r->seq[i].n_rows, k->heads, k->d, out + row * n, n);
-    if (write)
-        o->conv_commit(o, r->seq[i].state, w->x + row * 3 * n, 3 * n, r->c->conv_kernel, 3 * n, r->kv,
-                       r->seq[i].n_rows);
+    int n = width(k), na = aux_width(k);
+    const float *beta = w->aux + n + k->d;
+    if (o->kda_recur_seqs && !chunked) {
+        o->kda_recur_seqs(o, w->qkv, w->g, n, beta, na, write, seq, n_seq, k->heads, k->d, out, n);
+        return;
+    }
+    for (int i = 0; i < n_seq; i++) {
+        int64_t row = seq[i].row0;
+        const float *qkv = w->qkv + row * 3 * n, *g = w->g + row * n, *b = beta + row * na;
+        float *to = out ? out + row * n : NULL;
+        if (chunked)
+            o->kda_chunk(o, qkv, g, n, b, na, seq[i].state, seq[i].n_rows, k->heads, k->d, o->kda_chunk_rows, to, n);
+        else
+            o->kda_recur(o, qkv, g, n, b, na, seq[i].state, write, seq[i].n_rows, k->heads, k->d, to, n);
+    }
+}
+
+/* the tails of the sequences absorb their rows */
+static void push_tails(struct kda *k, struct ops *o, const struct config *c, enum ops_kv kv, const float *x,
+                       const struct seq_rows *seq, int n_seq)
+{
+    int64_t ch = 3 * width(k);
+    if (o->conv_commit_seqs) {
+        o->conv_commit_seqs(o, x, ch, c->conv_kernel, (int)ch, kv, seq, n_seq);
+        return;
+    }
+    for (int i = 0; i < n_seq; i++)
+        o->conv_commit(o, seq[i].state, x + seq[i].row0 * ch, ch, c->conv_kernel, (int)ch, kv, seq[i].n_rows);
 }
 
 enum status kda_forward(struct kda *k, const struct run *r, const float *u, float *y)
 {
     struct ops *o = r->o;
     struct kda_rows w;
-    int n = width(k), t = r->t;
+    int n = width(k), t = r->t, write = r->kind != BATCH_VERIFY; /* rows that are only being verified leave no trace */
+    int chunked = o->kda_chunk_rows && (r->kind == BATCH_PREFILL || r->kind == BATCH_WARMUP);
     int64_t at = 0;
     if (r->kind == BATCH_VERIFY)
         w = k->record;
@@ -177,7 +204,9 @@ enum status kda_forward(struct kda *k, const struct run *r, const float *u, floa
         at = carve_rows(k, r->scratch, t, &w);
     float *out = run_take(r->scratch, &at, (int64_t)t * n);
     inputs(k, r, u, &w);
-    for (int i = 0; i < r->n_seq; i++) advance(k, r, &w, i, out);
+    if (write) push_tails(k, o, r->c, r->kv, w.x, r->seq, r->n_seq);
+    set_states(k, r->state, COMP_KDA, r->part, r->seq, r->n_seq);
+    recur(k, o, &w, write, chunked, r->seq, r->n_seq, out);
     o->kda_out(o, out, w.aux, aux_width(k), k->norm.p, r->c->norm_eps, t, k->heads, k->d);
     run_probe(r, "kda_gated", k->layer, out, n, n);
     o->linear(o, &k->out, out, n, t, y, r->c->hidden);
@@ -185,13 +214,11 @@ enum status kda_forward(struct kda *k, const struct run *r, const float *u, floa
 }
 
 void kda_commit(struct kda *k, struct ops *o, const struct config *c, const struct state *s, const struct batch_seq *q,
-                int n)
+                int n_seq, struct seq_rows *seq)
 {
     const struct kda_rows *w = &k->record;
-    int p = width(k), na = aux_width(k);
-    int64_t row = q->row0;
-    o->kda_recur(o, w->qkv + row * 3 * p, w->g + row * p, p, w->aux + row * na + p + k->d, na,
-                 state_item(s, COMP_KDA, k->layer, 0, q->slot), 1, n, k->heads, k->d, NULL, 0);
-    o->conv_commit(o, state_item(s, COMP_CONV, k->layer, 0, q->slot), w->x + row * 3 * p, 3 * p, c->conv_kernel, 3 * p,
-                   (enum ops_kv)s->layout.spec.kv, n);
+    set_states(k, s, COMP_KDA, q, seq, n_seq);
+    recur(k, o, w, 1, 0, seq, n_seq, NULL);
+    set_states(k, s, COMP_CONV, q, seq, n_seq);
+    push_tails(k, o, c, (enum ops_kv)s->layout.spec.kv, w->x, seq, n_seq);
 }

@@ -40,9 +40,9 @@ void kda_close(struct ops *o, struct kda *k);
 int64_t kda_scratch(const struct kda *k, int t);
 /* kda_forward - y[t][hidden] := the layer's attention output. y may not alias u. Collective on the TP group. */
 enum status kda_forward(struct kda *k, const struct run *r, const float *u, float *y);
-/* kda_commit - advance the state and tail of one sequence of the last VERIFY batch by its first n recorded rows.
- * Local. */
+/* kda_commit - advance the states and tails of the sequences of the last VERIFY batch by recorded rows: those of q[i]
+ * from seq[i].row0 on, seq[i].n_rows of them. seq[i].state is overwritten. Local. */
 void kda_commit(struct kda *k, struct ops *o, const struct config *c, const struct state *s, const struct batch_seq *q,
-                int n);
+                int n_seq, struct seq_rows *seq);
 
 #endif

@@ -21,6 +21,7 @@ struct spec {
     struct tap_sink sink;
     int n_stored;                /* taps stored by the running forward */
     struct batch_seq *context;   /* [max_seqs] committed rows, packed */
+    int32_t *from;               /* [cap_rows] and the rows of the batch that they are */
     struct draft_seq *block;     /* [max_seqs] */
     int32_t *drafts;             /* [max_seqs][block - 1] */
     int32_t *argmax;             /* [cap_rows] */
@@ -92,6 +93,7 @@ static enum status new_arrays(struct spec *s)
     s->b.seq = mem_alloc(seqs, sizeof *s->b.seq, "batch sequences");
     s->b.id = mem_alloc(rows, sizeof *s->b.id, "batch ids");
     s->context = mem_alloc(seqs, sizeof *s->context, "context rows");
+    s->from = mem_alloc(rows, sizeof *s->from, "committed rows");
     s->block = mem_alloc(seqs, sizeof *s->block, "draft blocks");
     s->drafts = mem_alloc(rows, sizeof *s->drafts, "drafts");
     s->argmax = mem_alloc(rows, sizeof *s->argmax, "target tokens");
@@ -103,8 +105,8 @@ static enum status new_arrays(struct spec *s)
     int gathers = s->comm.rank == 0 && (s->opt.logits || s->opt.samples);
     if (gathers) s->logits = mem_alloc(rows * (size_t)s->vocab, sizeof *s->logits, "logits rows");
     if (gathers && s->opt.samples) TRY(sampler_open(s->vocab, &s->sampler));
-    int whole = s->b.seq && s->b.id && s->context && s->block && s->drafts && s->argmax && s->decision && s->n_commit &&
-                s->width && s->damaged && s->draw && (s->logits || !gathers);
+    int whole = s->b.seq && s->b.id && s->context && s->from && s->block && s->drafts && s->argmax && s->decision &&
+                s->n_commit && s->width && s->damaged && s->draw && (s->logits || !gathers);
     return whole ? ST_OK : ST_E_NOMEM;
 }
 
@@ -144,6 +146,7 @@ void spec_close(struct spec *s)
     mem_free(s->b.seq);
     mem_free(s->b.id);
     mem_free(s->context);
+    mem_free(s->from);
     mem_free(s->block);
     mem_free(s->drafts);
     mem_free(s->argmax);
@@ -155,6 +158,29 @@ void spec_close(struct spec *s)
     mem_free(s->draw);
     sampler_close(s->sampler);
     mem_free(s);
+}
+
+/* ---- regions -------------------------------------------------------------------------------------- */
+
+enum region { REGION_DRAFT, REGION_VERIFY, REGION_COMMIT };
+
+/* A part of a round that the backend may do at one go. Rounds of as many sequences and rows are of one shape; products
+ * take other kernels for 8, 16, 32, .. rows, and the rows of a commit are many numbers: those up to a power of two are
+ * one shape. */
+static void region_begin(struct spec *s, enum region what, int n_seq, int rows)
+{
+    static const char *const name[] = {"draft", "verify", "commit"};
+    int shape = rows;
+    if (what == REGION_COMMIT)
+        for (shape = 8; shape < rows; shape *= 2) continue;
+    s->o->range_begin(s->o, name[what]);
+    if (s->opt.graphs) s->o->graph_begin(s->o, (uint64_t)what << 60 | (uint64_t)n_seq << 32 | (uint64_t)shape);
+}
+
+static enum status region_end(struct spec *s, enum status st)
+{
+    if (s->opt.graphs) s->o->graph_end(s->o);
+    return ops_range_end(s->o, st);
 }
 
 /* ---- proposals ------------------------------------------------------------------------------------ */
@@ -184,7 +210,8 @@ static enum status propose(struct spec *s, struct spec_seq *const *q, int n)
             s->block[i] = (struct draft_seq){q[i]->slot, q[i]->pos, q[i]->out[q[i]->n_out - 1]};
             s->draw[i] = (struct draft_draw){&q[i]->how, q[i]->request};
         }
-        TRY(draft_block_drawn(s->d, s->t, s->s, s->block, s->draw, n, s->opt.block, s->drafts, NULL));
+        region_begin(s, REGION_DRAFT, n, n * s->opt.block);
+        TRY(region_end(s, draft_block_drawn(s->d, s->t, s->s, s->block, s->draw, n, s->opt.block, s->drafts, NULL)));
         for (int i = 0; i < n * per; i++) { /* the row still takes part in the batch: any token will do */
             if (s->drafts[i] >= 0) continue;
             s->damaged[i / per] = 1;
@@ -276,14 +303,20 @@ static enum status decide(struct spec *s, struct spec_seq *const *q, int n)
     return s->comm.bcast(s->comm.ctx, s->decision, 2 * (size_t)n * sizeof *s->decision);
 }
 
-static enum status verify(struct spec *s, struct spec_seq *const *q, int n)
+static enum status forward(struct spec *s)
 {
-    set_batch(s, q, n);
     s->n_stored = 0;
     TRY(target_forward(s->t, s->s, &s->b, &s->f, s->d ? &s->sink : NULL, NULL));
     if (s->d && s->n_stored != s->sink.n)
         return ERR(ST_E_INTERNAL, "spec: %d taps of %d arrived", s->n_stored, s->sink.n);
-    TRY(target_argmax_rows(s->t, s->argmax));
+    return target_argmax_rows(s->t, s->argmax);
+}
+
+static enum status verify(struct spec *s, struct spec_seq *const *q, int n)
+{
+    set_batch(s, q, n);
+    region_begin(s, REGION_VERIFY, n, s->b.n_rows);
+    TRY(region_end(s, forward(s)));
     int whole = s->opt.logits != NULL; /* rows of greedy sequences come along: one meeting for all */
     for (int i = 0; i < n; i++) whole |= sampling_on(&q[i]->how);
     if (whole) TRY(target_gather_logits(s->t, s->logits));
@@ -297,34 +330,40 @@ static enum status verify(struct spec *s, struct spec_seq *const *q, int n)
 static enum status commit_context(struct spec *s, struct spec_seq *const *q, int n)
 {
     struct ops *o = s->o;
-    int64_t h = s->hidden;
     int rows = 0;
     for (int i = 0; i < n; i++) {
         s->context[i] =
             (struct batch_seq){.slot = q[i]->slot, .row0 = rows, .n_rows = s->n_commit[i], .pos0 = q[i]->pos};
-        rows += s->n_commit[i];
+        for (int j = 0; j < s->n_commit[i]; j++) s->from[rows++] = s->b.seq[i].row0 + j;
     }
     for (int k = 0; k < s->sink.n; k++) {
-        const float *tap = (const float *)s->taps.p + k * s->cap_rows * h;
         float *kept = s->kept.p;
-        for (int i = 0; i < n; i++)
-            o->copy(o, kept + s->context[i].row0 * h, tap + s->b.seq[i].row0 * h, (size_t)(s->n_commit[i] * h) * 4);
+        const float *tap = (const float *)s->taps.p + (int64_t)k * s->cap_rows * s->hidden;
+        o->gather_rows(o, kept, tap, s->from, rows, s->hidden);
         TRY(draft_project(s->d, s->sink.index[k], kept, rows, s->f.acc, k > 0));
     }
     return draft_context(s->d, s->s, s->f.acc, s->context, n);
 }
 
+static enum status keep(struct spec *s, struct spec_seq *const *q, int n)
+{
+    TRY(target_commit(s->t, s->s, &s->b, s->n_commit));
+    return commit_context(s, q, n);
+}
+
 static enum status commit(struct spec *s, struct spec_seq *const *q, int n)
 {
+    int rows = 0;
     for (int i = 0; i < n; i++) {
         int a = s->decision[2 * i];
         if (a < 0 || a >= s->width[i])
             return ERR(ST_E_INTERNAL, "spec: %d accepted of %d drafts", a, s->width[i] - 1);
         s->n_commit[i] = a + 1;
+        rows += a + 1;
     }
     if (s->b.kind == BATCH_DECODE) return ST_OK; /* one row, absorbed by the forward */
-    TRY(target_commit(s->t, s->s, &s->b, s->n_commit));
-    return commit_context(s, q, n);
+    region_begin(s, REGION_COMMIT, n, rows);
+    return region_end(s, keep(s, q, n));
 }
 
 /* tokens that reach the output: the accepted drafts and the bonus, up to EOS or the budget */

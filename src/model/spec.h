@@ -41,6 +41,7 @@ struct spec_options {
     int min_context;      /* sequences of fewer committed positions are verified without drafts; 0: none */
     int max_seqs;         /* most sequences in one round */
     int eos;
+    int graphs;           /* each part of a round is a region of the backend (ops graph_begin); same bits either way */
     int samples;          /* sequences may draw their tokens: room for their rows of logits on rank 0 */
     enum spec_source source;
     /* SPEC_ORACLE: the true continuation of a request: token at output index i, or -1 */

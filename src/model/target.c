@@ -295,9 +295,9 @@ enum status target_commit(struct target *t, struct state *s, const struct batch 
         if (n_commit[i] < 1 || n_commit[i] > b->seq[i].n_rows)
             return ERR(ST_E_INTERNAL, "commit of sequence %d: %d rows, must be 1 to %d", i, n_commit[i],
                        b->seq[i].n_rows);
+    for (int i = 0; i < b->n_seq; i++) t->seq[i] = (struct seq_rows){.row0 = b->seq[i].row0, .n_rows = n_commit[i]};
     for (int k = 0; k < t->n_layers; k++)
-        for (int i = 0; i < b->n_seq && t->layer[k].is_kda; i++)
-            kda_commit(&t->layer[k].kda, t->o, &t->c, s, &b->seq[i], n_commit[i]);
+        if (t->layer[k].is_kda) kda_commit(&t->layer[k].kda, t->o, &t->c, s, b->seq, b->n_seq, t->seq);
     t->verify_rows = t->verify_seqs = 0; /* a second commit would replay the rows twice */
     return ST_OK;
 }

@@ -84,10 +84,20 @@ struct ops_queues {
     enum status (*device)(struct ops *o, struct ops_device *d_p); /* ST_E_DEVICE */
 };
 
+/* What became of the regions of graph_begin so far. */
+struct ops_graphs {
+    int64_t made;            /* graphs captured: the launches of a key came a second time, one after the other */
+    int64_t started;         /* graphs started, */
+    int64_t launches;        /* launches in them, */
+    int64_t changed;         /* and those of them whose function, grid or arguments had changed */
+    int64_t cut;             /* times that launches held back were started early: an operation waited or copied */
+};
+
 struct ops {
     const char *name;        /* "cpu", "cuda" */
     const char *isa;         /* "scalar", "avx2", "avx512", "avx512bf16", "amx", or the GPU architecture */
     enum ops_act act;
+    int kda_chunk_rows;      /* prefill takes kda_chunk, in chunks of so many rows; 0: kda_recur, which is exact here */
     void *impl;              /* backend data */
 
     /* ---- memory ------------------------------------------------------------------------------- */
@@ -112,6 +122,20 @@ struct ops {
     enum status (*guard)(void *ctx, unsigned n);
     void *guard_ctx;
 
+    /* ---- regions ------------------------------------------------------------------------------ */
+    /* graph_begin, graph_end - a region: a sequence of calls that comes again, step after step, mostly with the same
+     * arguments. The backend may hold its device work back and start it together (CUDA: as graphs), at the end or
+     * before an operation that waits; results are the same bits. key: equal for steps of one shape, so that what was
+     * learnt from one serves the next; a wrong key costs time only. Regions do not nest. A backend that computes at
+     * once does nothing. */
+    void (*graph_begin)(struct ops *o, uint64_t key);
+    void (*graph_end)(struct ops *o);
+    struct ops_graphs (*graph_counts)(const struct ops *o);
+    /* range_begin, range_end - name what the host does from here on for a profiler (CUDA: NVTX); they nest. name: a
+     * string that stays. */
+    void (*range_begin)(const struct ops *o, const char *name);
+    void (*range_end)(const struct ops *o);
+
     /* ---- weights ------------------------------------------------------------------------------ */
     /* mat_new - empty matrix of a kind; then mat_put_* row blocks; every row must be put once. */
     enum status (*mat_new)(struct ops *o, struct mat *m, enum mat_kind kind, int n, int k, int leaf, int exact);
@@ -129,6 +153,8 @@ struct ops {
     void (*linear)(struct ops *o, const struct mat *m, const float *x, int64_t ldx, int t, float *y, int64_t ldy);
     /* embed: y[i][h] = table[id[i] - first] if first <= id[i] < first + n_ids else 0. table BF16 [n_ids][h] bmem */
     void (*embed)(struct ops *o, const void *table, int first, int n_ids, int h, const int32_t *id, int t, float *y);
+    /* gather_rows: y[i][n] := x[from[i]][n], t rows; from is a host array; y may not overlap x */
+    void (*gather_rows)(struct ops *o, float *y, const float *x, const int32_t *from, int t, int n);
     /* add: y[i] += x[i], n elements */
     void (*add)(struct ops *o, float *y, const float *x, int64_t n);
     /* tree_add: dst[n] = tree sum of n_leaves arrays, leaf i at src + order[i] * stride (elements); order may
@@ -161,6 +187,10 @@ struct ops {
     /* conv_commit: tail := rows [n, n + kernel - 1) of (old tail ++ x rows) for one sequence, n rows absorbed */
     void (*conv_commit)(struct ops *o, void *tail, const float *x, int64_t ldx, int kernel, int ch, enum ops_kv kv,
                         int n);
+    /* conv_commit_seqs: conv_commit for several sequences at once: rows [seq.row0, + seq.n_rows) of x are absorbed by the
+     * tail in seq.state. Optional: where it is NULL, call conv_commit per sequence; the bits are the same. */
+    void (*conv_commit_seqs)(struct ops *o, const float *x, int64_t ldx, int kernel, int ch, enum ops_kv kv,
+                             const struct seq_rows *seq, int n_seq);
     /* kda_prepare: in place on qkv [t][3][heads][d]: q := q / sqrt(sum q^2 + 1e-6) * d^-0.5, k likewise without
      * the factor, v untouched. z [t][heads][d] (stride ldz) := g = lower_bound * sigmoid(a_exp[head] * (z + dt_bias)).
      * b [t][heads] (stride ldb) := sigmoid(b). a_exp = exp(A_log) [heads], dt_bias [heads][d]. */
@@ -177,7 +207,8 @@ struct ops {
     void (*kda_recur_seqs)(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb,
                            int write, const struct seq_rows *seq, int n_seq, int heads, int d, float *out, int64_t ldo);
     /* kda_chunk: the chunked form (chunk: multiple of 16, tiles of 16 with midpoint offsets, substitution),
-     * within 1e-5 of kda_recur; arguments as there, state always written. */
+     * within 1e-5 of kda_recur (CUDA in act bf16: within 1e-2, and it may take the recurrence where that is faster);
+     * arguments as there, state always written. Chunks are counted from the first row of the call. */
     void (*kda_chunk)(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb,
                       float *state, int t, int heads, int d, int chunk, float *out, int64_t ldo);
     /* kda_out: x[t][heads][d] := rmsnorm_d(x; w[d], eps) * sigmoid(gate[t][heads][d] (ldg)) */
@@ -250,6 +281,13 @@ struct ops {
 static inline enum status ops_check(const struct ops *o)
 {
     return o->check ? o->check(o) : ST_OK;
+}
+
+/* ops_range_end - ends the range and hands st through: o->range_begin(o, "name"); TRY(ops_range_end(o, call(..))). */
+static inline enum status ops_range_end(const struct ops *o, enum status st)
+{
+    o->range_end(o);
+    return st;
 }
 
 /* ops_cpu_open - the CPU backend. isa NULL: the best the machine has; else one of "scalar", "avx2", "avx512",

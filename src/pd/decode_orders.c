@@ -41,13 +41,15 @@ static void prompt_logits(void *ctx, int pos, const float *row, int vocab)
 static enum status prefill_here(struct decoder *p, struct active *a, int32_t *first_p)
 {
     const int32_t *ids = p->r->prompts.token + p->r->prompts.offset[a->q.request];
+    const struct ops *ops = p->r->o;
     int n = a->q.prompt_tokens, chunk = p->r->transfer.plan.chunk, page = p->r->transfer.plan.page;
     p->logits_request = a->q.request;
     a->f.first_chunk_s = world_now(p->w);
     for (int pos = 0; pos < n;) {
         int end = split_chunk_end(pos, n, chunk, page);
-        TRY(prefill_chunk(&p->e.stage, a->q.slot, pos, end - pos, ids + pos, end == n, &p->flow, first_p, NULL,
-                          p->r->logits ? prompt_logits : NULL, p));
+        ops->range_begin(ops, "prefill chunk");
+        TRY(ops_range_end(ops, prefill_chunk(&p->e.stage, a->q.slot, pos, end - pos, ids + pos, end == n, &p->flow, first_p,
+                                             NULL, p->r->logits ? prompt_logits : NULL, p)));
         p->st->chunks++;
         pos = end;
     }
@@ -89,7 +91,8 @@ static enum status take_state(struct decoder *p, const struct order *o, struct a
                    g->waiting ? " and waits for words" : "");
     double t = world_now(p->w);
     TRY(sum_transfer(p, o->slot, &a->f));
-    enum status st = transfer_unpack(p->transfer, o->slot, &p->e.state, a->q.slot, &aux);
+    p->r->o->range_begin(p->r->o, "take state");
+    enum status st = ops_range_end(p->r->o, transfer_unpack(p->transfer, o->slot, &p->e.state, a->q.slot, &aux));
     if (st != ST_OK && st != ST_E_FAULT) return st;
     if (st == ST_E_FAULT)
         TRY(transfer_drop(p->transfer, o->slot));

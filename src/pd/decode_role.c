@@ -246,6 +246,7 @@ static enum status open_loop(struct decoder *p)
                               .adaptive = r->adaptive,
                               .min_context = r->min_context,
                               .max_seqs = p->n_active,
+                              .graphs = r->graphs,
                               .eos = r->c->eos,
                               .samples = sampling_on(&r->sampling),
                               .source = SPEC_DRAFT,
@@ -351,6 +352,7 @@ enum status decode_role(struct world *w, const struct run_config *r, const struc
     st_p->total_s = MPI_Wtime() - t;
     fill_stats(&p);
     tell_width(spec_width(p.spec), p.n_active);
+    engine_graphs(r->o);
     guard_start("the end of the run", GUARD_FACTOR * r->watchdog_s);
     wait_limit(0, NULL, NULL);
     close_role(&p);

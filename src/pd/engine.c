@@ -1,5 +1,6 @@
 #include "pd/engine.h"
 
+#include <inttypes.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -166,4 +167,12 @@ void engine_stats(const struct engine *e, const struct world *w, struct rank_sta
     st->free_slots_end = e->state.n_free_slots;
     st->free_pages_start = e->state.layout.spec.n_pages;
     st->free_slots_start = e->state.layout.spec.n_slots;
+}
+
+void engine_graphs(const struct ops *o)
+{
+    struct ops_graphs g = o->graph_counts(o);
+    if (g.started)
+        log_info("graphs: %" PRId64 " made, %" PRId64 " started, %" PRId64 " launches in them, %" PRId64 " of those changed; "
+                 "%" PRId64 " regions cut by a wait or copy", g.made, g.started, g.launches, g.changed, g.cut);
 }

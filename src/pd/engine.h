@@ -22,6 +22,9 @@ void engine_close(struct engine *e); /* Collective on w->tp */
 /* engine_stats - weights, pools, collective waiting of this rank, and its host name and peak memory. */
 void engine_stats(const struct engine *e, const struct world *w, struct rank_stats *st);
 
+/* engine_graphs - a line in the log about the regions that the backend held back, if there were any. */
+void engine_graphs(const struct ops *o);
+
 /* engine_memory - called after every order: notes the peak resident size when a quarter of the run's requests have
  * ended. */
 void engine_memory(const struct order_log *l, int n_todo, struct rank_stats *st);

@@ -119,6 +119,7 @@ static enum status check_job(const struct prefiller *p, const struct order *o)
 static enum status chunk(struct prefiller *p, const struct order *o)
 {
     struct job *j = &p->job[o->slot];
+    struct ops *ops = p->r->o;
     struct stage_header h;
     struct flow *f;
     int32_t first_token = -1;
@@ -128,7 +129,8 @@ static enum status chunk(struct prefiller *p, const struct order *o)
         if (o->pos0 == 0) j->first_chunk_s = world_now(p->w);
     } else {
         double since = world_now(p->w);
-        TRY(stage_receive(p->link, o, f, &h, push_idle, p));
+        ops->range_begin(ops, "hand-off in");
+        TRY(ops_range_end(ops, stage_receive(p->link, o, f, &h, push_idle, p)));
         spans_add(p->r->spans, SPAN_RECEIVE, o->request, since, world_now(p->w));
         j->first_chunk_s = h.first_chunk_s;
         j->before_work_s = h.work_s;
@@ -139,19 +141,23 @@ static enum status chunk(struct prefiller *p, const struct order *o)
     }
     double t = world_now(p->w);
     p->logits_request = o->request;
+    ops->range_begin(ops, "prefill chunk");
     const int32_t *ids = p->r->prompts.token + p->r->prompts.offset[o->request] + o->pos0;
     enum status st = prefill_chunk(&p->e.stage, j->state_slot, o->pos0, o->n, ids, o->final, f, &first_token, NULL,
                                    p->r->logits ? send_logits : NULL, p);
     if (st == ST_OK && o->final && p->e.stage.last)
         st = prefill_draw(&p->e.stage, &p->r->sampling, o->request, o->pos0 + o->n, &first_token);
+    ops->range_end(ops);
     if (st == ST_E_FAULT) st = give_up(p, o, j); /* a fault of the request: all ranks of the stage see the same */
     TRY(st);
     double end = world_now(p->w);
     p->st->prefill_s += end - t;
     p->st->chunks++;
     spans_add(p->r->spans, SPAN_PREFILL, o->request, t, end);
-    TRY(stage_send(p->link, o, f, o->n, j->first_chunk_s, j->before_work_s + work_so_far(p), push_idle, p));
-    return send_state(p, o, j, first_token);
+    ops->range_begin(ops, "hand-off out");
+    TRY(ops_range_end(ops, stage_send(p->link, o, f, o->n, j->first_chunk_s, j->before_work_s + work_so_far(p), push_idle, p)));
+    ops->range_begin(ops, "send state");
+    return ops_range_end(ops, send_state(p, o, j, first_token));
 }
 
 static enum status started(struct prefiller *p, const struct order *o)

@@ -41,7 +41,7 @@ struct run_config {
     const struct links *links;          /* this rank's */
     int block;                          /* verify rows; 1: plain */
     double confidence;                  /* DSpark: see spec_options; 0: verify all drafts */
-    int adaptive, min_context;          /* see spec_options */
+    int adaptive, min_context, graphs;  /* see spec_options */
     struct sampling sampling;           /* of every request; all zero: greedy */
     int max_new;
     int absorbed_prefill;

@@ -122,6 +122,35 @@ static void cpu_close(struct ops *o)
     o->impl = NULL;
 }
 
+/* work is done when it is asked for: there is nothing to hold back, and nobody to tell */
+static void graph_begin(struct ops *o, uint64_t key)
+{
+    (void)o;
+    (void)key;
+}
+
+static void graph_end(struct ops *o)
+{
+    (void)o;
+}
+
+static struct ops_graphs graph_counts(const struct ops *o)
+{
+    (void)o;
+    return (struct ops_graphs){0};
+}
+
+static void range_begin(const struct ops *o, const char *name)
+{
+    (void)o;
+    (void)name;
+}
+
+static void range_end(const struct ops *o)
+{
+    (void)o;
+}
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 static const struct ops cpu_table = {
@@ -135,6 +164,11 @@ static const struct ops cpu_table = {
     .prepare = prepare,
     .check = check,
     .close = cpu_close,
+    .graph_begin = graph_begin,
+    .graph_end = graph_end,
+    .graph_counts = graph_counts,
+    .range_begin = range_begin,
+    .range_end = range_end,
     .mat_new = cpu_mat_new,
     .mat_put_bf16 = cpu_mat_put_bf16,
     .mat_put_bf16_t = cpu_mat_put_bf16_t,
@@ -142,6 +176,7 @@ static const struct ops cpu_table = {
     .mat_free = cpu_mat_free,
     .linear = cpu_linear,
     .embed = cpu_embed,
+    .gather_rows = cpu_gather_rows,
     .add = cpu_add,
     .tree_add = cpu_tree_add,
     .round_kv = cpu_round_kv,

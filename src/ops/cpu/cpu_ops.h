@@ -11,6 +11,7 @@
 
 /* ---- glu.c: elementwise ------------------------------------------------------------------------ */
 void cpu_embed(struct ops *o, const void *table, int first, int n_ids, int h, const int32_t *id, int t, float *y);
+void cpu_gather_rows(struct ops *o, float *y, const float *x, const int32_t *from, int t, int n);
 void cpu_add(struct ops *o, float *y, const float *x, int64_t n);
 void cpu_tree_add(struct ops *o, float *dst, const float *src, int64_t stride, const int *order, int n_leaves,
                   int64_t n);

@@ -14,6 +14,12 @@ void cpu_embed(struct ops *o, const void *table, int first, int n_ids, int h, co
     }
 }
 
+void cpu_gather_rows(struct ops *o, float *y, const float *x, const int32_t *from, int t, int n)
+{
+    (void)o;
+    for (int i = 0; i < t; i++) memcpy(y + (int64_t)i * n, x + (int64_t)from[i] * n, (size_t)n * sizeof *y);
+}
+
 CPU_CLONES static void glu_add(float *restrict y, const float *restrict x, int64_t n)
 {
     int64_t i = 0;
