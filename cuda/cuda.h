@@ -1,9 +1,10 @@
 /* cuda - private header of the CUDA backend: what its files share. Included only inside cuda/.
  *
  * open.cu opens the backend, memory and the staging ring; mat.cu packs weights; linear.cu, moe.cu are the matrix
- * products; the other files hold the operations of the CPU file of the same name. ops.h is the manual page.
+ * products; copy.cu moves state; the other files hold the operations of the CPU file of the same name. ops.h is the
+ * manual page.
  *
- * Order of work: everything goes to one stream. Only get, argmax and large puts wait for it.
+ * Order of work: everything but moves goes to one stream. Only get, argmax and large puts wait for it.
  * Exactness: as on the CPU, an output element is computed by steps that do not depend on the number of rows or
  * sequences in the call, as long as the call has at most CU_EXACT_ROWS rows; larger calls of linear in act bf16 may
  * take another path (within tolerance). Sums have an order of their own, fixed by the sizes of the operation: the
@@ -49,6 +50,7 @@ struct cuda_ring {
     int n_recent;
 };
 
+struct cu_mover;           /* copy.cu: moves of state beside the computation */
 struct cuda_table;         /* moe.cu: device pointers of a layer's experts */
 
 struct cuda_impl {
@@ -65,6 +67,7 @@ struct cuda_impl {
     int fp4_wide;          /* some MXFP4 scale is above 1 */
     struct cuda_table *tables;
     int n_tables;
+    struct cu_mover *mover; /* NULL before the first pin */
     void *blas;            /* blas.cu: handle and plans, NULL without the library */
 };
 
@@ -93,6 +96,8 @@ static inline struct cuda_impl *cu_impl(const struct ops *o)
 void *cu_scratch(struct ops *o, size_t bytes);
 /* cu_scratch_more - a second one, for operations that call cuda_linear while they hold it */
 void *cu_scratch_more(struct ops *o, size_t bytes);
+/* cu_wait - until the stream is done; o->idle is called meanwhile */
+void cu_wait(struct ops *o);
 /* cu_stage - a host array on the device, readable by kernels launched next. bytes <= CU_SEGMENT_BYTES. */
 void *cu_stage(struct ops *o, const void *src, size_t bytes);
 
@@ -293,6 +298,17 @@ static inline int cu_aligned16(const void *p, int64_t ld)
 /* ---- the operations: signatures of struct ops ------------------------------------------------------ */
 enum status cuda_mem_new(struct ops *o, struct buf *b, size_t bytes, const char *what);
 void cuda_mem_free(struct ops *o, struct buf *b);
+
+enum status cuda_pin(struct ops *o, void *p, size_t bytes, const char **why_p);
+void cuda_unpin(struct ops *o, void *p);
+uint64_t cuda_fence(struct ops *o);
+uint64_t cuda_pack(struct ops *o, const struct ops_run *run, int n, uint64_t after);
+uint64_t cuda_unpack(struct ops *o, const struct ops_run *run, int n, uint64_t after);
+int cuda_moved(struct ops *o, uint64_t ticket);
+void cuda_join(struct ops *o, uint64_t ticket);
+double cuda_fence_s(struct ops *o, uint64_t fence);
+void cuda_move_s(struct ops *o, uint64_t ticket, double s[2]);
+void cu_mover_close(struct cuda_impl *im);
 
 enum status cuda_mat_new(struct ops *o, struct mat *m, enum mat_kind kind, int n, int k, int leaf, int exact);
 void cuda_mat_put_bf16(struct ops *o, struct mat *m, int row0, int n, const void *src, int64_t ld);

@@ -175,11 +175,22 @@ static void put(struct ops *o, void *dst, const void *src, size_t bytes)
     CU(cudaStreamSynchronize(im->stream)); /* the caller may change src at once */
 }
 
+void cu_wait(struct ops *o)
+{
+    cudaStream_t st = cu_impl(o)->stream;
+    cudaError_t e;
+    while (o->idle && (e = cudaStreamQuery(st)) != cudaSuccess) {
+        if (e != cudaErrorNotReady) CU(e);
+        o->idle(o->idle_ctx);
+    }
+    if (!o->idle) CU(cudaStreamSynchronize(st));
+}
+
 static void get(struct ops *o, void *dst, const void *src, size_t bytes)
 {
-    struct cuda_impl *im = cu_impl(o);
-    if (bytes) CU(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, im->stream));
-    CU(cudaStreamSynchronize(im->stream));
+    if (o->idle) cu_wait(o); /* a copy to memory that is not page-locked waits by itself, and idly */
+    if (bytes) CU(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, cu_impl(o)->stream));
+    CU(cudaStreamSynchronize(cu_impl(o)->stream));
 }
 
 static void zero(struct ops *o, void *dst, size_t bytes)
@@ -234,6 +245,7 @@ static void cuda_close(struct ops *o)
     cuda_mem_free(o, &im->more);
     cuda_moe_close(im);
     cu_blas_close(im);
+    cu_mover_close(im);
     ring_close(&im->ring);
     if (im->result) (void)cudaFreeHost(im->result);
     if (im->stream) (void)cudaStreamDestroy(im->stream);
@@ -248,6 +260,8 @@ static const struct ops cuda_table = {
     .isa = NULL,
     .act = ACT_FP32,
     .impl = NULL,
+    .idle = NULL,
+    .idle_ctx = NULL,
     .mem_new = cuda_mem_new,
     .mem_free = cuda_mem_free,
     .put = put,
@@ -256,6 +270,15 @@ static const struct ops cuda_table = {
     .copy = copy,
     .prepare = prepare,
     .close = cuda_close,
+    .pin = cuda_pin,
+    .unpin = cuda_unpin,
+    .fence = cuda_fence,
+    .pack = cuda_pack,
+    .unpack = cuda_unpack,
+    .moved = cuda_moved,
+    .join = cuda_join,
+    .fence_s = cuda_fence_s,
+    .move_s = cuda_move_s,
     .mat_new = cuda_mat_new,
     .mat_put_bf16 = cuda_mat_put_bf16,
     .mat_put_bf16_t = cuda_mat_put_bf16_t,

@@ -150,7 +150,7 @@ void cuda_argmax(struct ops *o, const float *logits, int64_t ldx, int t, int n, 
         int32_t *i = (int32_t *)(v + m);
         argmax_kernel<<<m, ARG_BLOCK, 0, im->stream>>>(logits + r * ldx, ldx, n, v, i);
         CU_LAUNCHED("argmax");
-        CU(cudaStreamSynchronize(im->stream));
+        cu_wait(o);
         memcpy(val + r, v, (size_t)m * sizeof *v);
         memcpy(idx + r, i, (size_t)m * sizeof *i);
     }
