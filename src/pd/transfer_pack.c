@@ -140,7 +140,7 @@ int64_t transfer_pack_add(struct transfer *t, int slot, int d, const struct queu
     if (p->n_run && full && !begin_pack(t)) return 0;
     if (p->n == PIECES) return 0;
     int open = p->n_open;
-    int64_t n = take(p, q->bytes, t->pack_bytes - p->run_bytes, &at);
+    int64_t most = t->pack_bytes - p->run_bytes, n = take(p, q->bytes, most < PIECE_MOST ? most : PIECE_MOST, &at);
     if (!n) return 0;
     p->after = q->after;
     p->run[p->n_run++] = (struct ops_run){(char *)p->mem.p + at, (void *)((uintptr_t)t->source->arena.p + (uintptr_t)q->src), n};
@@ -202,7 +202,10 @@ static enum status put_piece(struct transfer *t, struct piece *x, int64_t *turn)
     x->dst += took;
     x->bytes -= took;
     *turn += took;
-    if (x->bytes > 0) return ST_OK; /* the transport has no room just now */
+    if (x->bytes > 0) { /* the transport has no room just now, for nobody */
+        *turn = TURN_BYTES;
+        return ST_OK;
+    }
     x->stage = PUT;
     o->staged--;
     return ST_OK;
