@@ -276,6 +276,50 @@ START_TEST(an_aborted_life_begins_while_the_last_is_read)
 }
 END_TEST
 
+/* what other ranks of the node still read of the first decode rank's slot is not overwritten either */
+static void lent(struct bench *b)
+{
+    struct layout_aux aux;
+    int s = -1, to = -1, ready = 0, owner = !b->prefill && b->w.role.tp_rank == 0;
+    plain_late.polls = b->prefill || owner ? 1 : -1;
+    if (b->prefill) {
+        EXPECT(queue_all(b, 1, FIRST, &s) == ST_OK);
+        EXPECT(push_to_end(b, s) == ST_OK);
+        EXPECT(queue_all(b, 2, NEXT, &s) == ST_OK);
+    } else {
+        EXPECT(transfer_grant(b->t, 0, 1, FIRST, pages_of(FIRST)) == ST_OK && wait_ready(b) == ST_OK);
+        EXPECT(state_admit(&b->st, tokens_of(FIRST), &to) == ST_OK);
+        EXPECT(transfer_unpack(b->t, 0, &b->st, to, &aux) == ST_OK);
+        EXPECT(transfer_grant(b->t, 0, 2, NEXT, pages_of(NEXT)) == ST_OK);
+    }
+    meet(b);
+    for (int i = 0; i < 10 && !b->prefill; i++) EXPECT(transfer_ready(b->t, 0, &ready) == ST_OK && ready == 0);
+    if (owner) EXPECT(!b->t->to[0].unpack && b->t->to[0].owed); /* its own reading is over */
+    meet(b);
+    uint64_t put = bytes_put(b);
+    if (b->prefill) push(b, 10);
+    if (b->prefill) EXPECT(bytes_put(b) == put);
+    meet(b);
+    plain_late.polls = 1;
+    if (b->prefill) {
+        EXPECT(push_to_end(b, s) == ST_OK);
+        return;
+    }
+    EXPECT(wait_ready(b) == ST_OK);
+    EXPECT(walk_state(b, to, FIRST, 1) == 0 && state_release(&b->st, to) == ST_OK);
+    EXPECT(dest_take(b, 0, NEXT) == ST_OK);
+}
+
+START_TEST(a_lent_slot_is_not_given_away_while_others_read_it)
+{
+    const char *osc = forced_osc();
+    if (suite_size() < 3 || (*osc && (!strstr(osc, "sm") || strcmp(osc, "sm") == 0))) return;
+    bench_node_size = -1;
+    each_transport(lent, 0);
+    bench_node_size = 0;
+}
+END_TEST
+
 /* memory that cannot be pinned is said once, and all arrives as ever */
 static void unpinned(struct bench *b)
 {
@@ -299,6 +343,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, an_abort_waits_for_the_pack_on_its_way);
     SUITE_TEST(tc, a_slot_is_not_given_away_while_it_is_read);
     SUITE_TEST(tc, an_aborted_life_begins_while_the_last_is_read);
+    SUITE_TEST(tc, a_lent_slot_is_not_given_away_while_others_read_it);
     SUITE_TEST(tc, memory_that_cannot_be_pinned_will_do);
 }
 

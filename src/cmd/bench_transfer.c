@@ -456,7 +456,8 @@ static enum status body(struct bench *b)
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     if (b->w.rank == 0 && t.n_prefill > cores)
         log_warn("%d sources at once on %ld processors: their turns are measured too", t.n_prefill, cores);
-    TRY(world_agree(&b->w, b->o.device == DEVICE_CUDA ? ops_cuda_open(ACT_BF16, b->w.node_rank, &b->backend)
+    int devices = ops_cuda_devices(); /* ranks of a host take its devices in turn */
+    TRY(world_agree(&b->w, b->o.device == DEVICE_CUDA ? ops_cuda_open(ACT_BF16, devices > 1 ? b->w.node_rank % devices : 0, &b->backend)
                                                       : ops_cpu_open(ACT_FP32, NULL, &b->backend)));
     wait_limit(give_up, NULL, NULL);
     return all_cases(b);

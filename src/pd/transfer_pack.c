@@ -11,7 +11,7 @@
 #include "pd/transfer_impl.h"
 
 enum { PIECES = 4096, PIECE_MOST = 1 << 20, ALIGN = 16, LEAST_BYTES = 64 << 10 };
-enum { TURN_BYTES = 2 << 20 }; /* put in one turn: the computation waits for the processor meanwhile */
+enum { TURN_BYTES = 8 << 20 }; /* put in one turn: the computation waits for the processor meanwhile */
 
 enum stage { IN_PACK, PUT, FREE };
 
