@@ -1,21 +1,24 @@
 /* Moving state between host memory and the device beside the computation (ops.h, "moving state").
  *
- * A move is one launch on a stream of its own: blocks walk over tiles of all runs and copy between device memory and
- * page-locked host memory directly, so scattered pages and head slices move like one block, and a few multiprocessors keep
- * the bus busy. Runs of host memory that is not page-locked go one by one through the driver, which waits for them.
+ * A move is one launch on a stream of its own: blocks, or warps where runs are short, take tiles of all runs in turn and copy
+ * between device memory and page-locked host memory directly, so scattered pages and head slices move like one block, and a
+ * few multiprocessors keep the bus busy. In turn: what is read at one time lies together, which the bus's page tables like. Runs of host memory that is not page-locked go one by one through the driver, which waits for them.
  * The stream has the highest priority: its blocks take the first multiprocessors that the computation leaves. */
 #include "cuda.h"
 
 #include <math.h>
 #include <time.h>
 
-enum { FENCES = 256, MOVES = 16, PINNED = 8, TILE = 16384, THREADS = 512 };
-enum { BLOCKS = 32, SMALL = TILE / 4 }; /* blocks that keep the bus busy, with whole tiles */
+enum { FENCES = 256, MOVES = 16, PINNED = 8, THREADS = 512 };
+enum { TILE = 16384, BLOCKS = 32 };           /* of a block; blocks that keep the bus busy */
+enum { SHORT_TILE = 1024, SHORT_BLOCKS = 96 }; /* of a warp, where runs are shorter than SHORT_RUN on average */
+enum { SHORT_RUN = 2048 };
 
 struct cu_run { /* a run as the kernel sees it; tile: of its first tile among those of the move */
     char *dst;
     const char *src;
-    int64_t bytes, tile;
+    int64_t bytes;
+    int tile;
 };
 
 struct cu_mover {
@@ -131,46 +134,44 @@ static char *on_device(const struct cu_mover *m, void *p, int64_t bytes)
 
 /* ---- the kernel --------------------------------------------------------------------------------------- */
 
-/* one tile by the threads of a block; 16 bytes at a time where both sides allow it */
-static __device__ __forceinline__ void copy_tile(char *dst, const char *src, int n)
+/* one tile of n <= SIZE bytes by N threads, 16 bytes at a time where both sides allow it */
+template <int N, int SIZE> static __device__ __forceinline__ void copy_tile(char *dst, const char *src, int n, int me)
 {
     int at = 0;
     if ((((uintptr_t)dst | (uintptr_t)src) & 15) == 0) {
-        uint4 v[TILE / 16 / THREADS];
+        uint4 v[SIZE / 16 / N];
         const int wide = n / 16;
 #pragma unroll
-        for (int j = 0; j < TILE / 16 / THREADS; j++) {
-            int i = (int)threadIdx.x + j * THREADS;
-            if (i < wide) v[j] = __ldcs((const uint4 *)src + i);
-        }
+        for (int j = 0; j < SIZE / 16 / N; j++)
+            if (me + j * N < wide) v[j] = __ldcs((const uint4 *)src + me + j * N);
 #pragma unroll
-        for (int j = 0; j < TILE / 16 / THREADS; j++) {
-            int i = (int)threadIdx.x + j * THREADS;
-            if (i < wide) __stcs((uint4 *)dst + i, v[j]);
-        }
+        for (int j = 0; j < SIZE / 16 / N; j++)
+            if (me + j * N < wide) __stcs((uint4 *)dst + me + j * N, v[j]);
         at = wide * 16;
     } else if ((((uintptr_t)dst | (uintptr_t)src) & 3) == 0) {
-        for (int i = (int)threadIdx.x; i < n / 4; i += THREADS) ((uint32_t *)dst)[i] = ((const uint32_t *)src)[i];
+        for (int i = me; i < n / 4; i += N) ((uint32_t *)dst)[i] = ((const uint32_t *)src)[i];
         at = n / 4 * 4;
     }
-    for (int i = at + (int)threadIdx.x; i < n; i += THREADS) dst[i] = src[i];
+    for (int i = at + me; i < n; i += N) dst[i] = src[i];
 }
 
-/* block b does tiles [b * n_tiles / blocks, (b + 1) * n_tiles / blocks) */
-static __global__ void __launch_bounds__(THREADS) move_kernel(const struct cu_run *run, int n, int64_t n_tiles)
+/* N threads to a tile; group g of all does tiles g, g + groups, ... A run has a tile at least, so one that is so many tiles
+ * further lies in a run no more runs further. */
+template <int N, int SIZE> static __global__ void __launch_bounds__(THREADS) move_kernel(const struct cu_run *run, int n, int n_tiles)
 {
-    int64_t tile = blockIdx.x * n_tiles / gridDim.x, end = (blockIdx.x + 1) * n_tiles / gridDim.x;
-    int lo = 0, hi = n - 1;
-    while (lo < hi) { /* the last run that begins at or before the tile */
-        int mid = (lo + hi + 1) / 2;
-        if (run[mid].tile <= tile) lo = mid;
-        else hi = mid - 1;
-    }
-    for (; tile < end; tile++) {
-        while (lo + 1 < n && run[lo + 1].tile <= tile) lo++;
+    const int groups = (int)gridDim.x * (THREADS / N), me = (int)threadIdx.x % N;
+    int lo = 0, step = n;
+    for (int tile = (int)blockIdx.x * (THREADS / N) + (int)threadIdx.x / N; tile < n_tiles; tile += groups) {
+        int hi = lo + step < n - 1 ? lo + step : n - 1;
+        while (lo < hi) { /* the last run that begins at or before the tile */
+            int mid = (lo + hi + 1) / 2;
+            if (run[mid].tile <= tile) lo = mid;
+            else hi = mid - 1;
+        }
+        step = groups;
         struct cu_run r = run[lo];
-        int64_t at = (tile - r.tile) * TILE;
-        copy_tile(r.dst + at, r.src + at, (int)(r.bytes - at < TILE ? r.bytes - at : TILE));
+        int64_t at = (int64_t)(tile - r.tile) * SIZE;
+        copy_tile<N, SIZE>(r.dst + at, r.src + at, (int)(r.bytes - at < SIZE ? r.bytes - at : SIZE), me);
     }
 }
 
@@ -224,11 +225,10 @@ int cuda_moved(struct ops *o, uint64_t ticket)
     return 1;
 }
 
-/* runs that one launch copies, in the move's place of the ring; the others at once. *tiles_p, *bytes_p: of all */
-static int list_runs(struct cu_mover *m, const struct ops_run *run, int n, int pack, struct cu_run *list, int64_t *tiles_p,
-                     int64_t *bytes_p)
+/* runs that one launch copies, in the move's place of the ring, cut in tiles; the others at once. *tiles_p: of all */
+static int list_runs(struct cu_mover *m, const struct ops_run *run, int n, int pack, int tile, struct cu_run *list, int64_t *tiles_p)
 {
-    int64_t tiles = 0, bytes = 0;
+    int64_t tiles = 0;
     int k = 0;
     for (int i = 0; i < n; i++) {
         char *host = on_device(m, run[i].host, run[i].bytes), *dev = (char *)run[i].bmem;
@@ -237,11 +237,9 @@ static int list_runs(struct cu_mover *m, const struct ops_run *run, int n, int p
                                pack ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, m->stream));
             continue;
         }
-        list[k++] = (struct cu_run){pack ? host : dev, pack ? dev : host, run[i].bytes, tiles};
-        tiles += (run[i].bytes + TILE - 1) / TILE;
-        bytes += run[i].bytes;
+        list[k++] = (struct cu_run){pack ? host : dev, pack ? dev : host, run[i].bytes, (int)tiles};
+        tiles += (run[i].bytes + tile - 1) / tile;
     }
-    *bytes_p = bytes;
     *tiles_p = tiles;
     return k;
 }
@@ -250,17 +248,22 @@ static uint64_t move(struct ops *o, const struct ops_run *run, int n, uint64_t a
 {
     struct cu_mover *m = cu_impl(o)->mover;
     uint64_t ticket = m->n_moves + 1;
-    int64_t tiles, bytes;
+    int64_t tiles, bytes = 0;
     if (ticket > MOVES && !cuda_moved(o, ticket - MOVES)) return 0;
     m->n_moves = ticket;
     size_t slot = (size_t)(ticket % MOVES) * OPS_MOVE_RUNS;
     if (after) CU(cudaStreamWaitEvent(m->stream, m->fence[after % FENCES], 0));
     CU(cudaEventRecord(m->begin[ticket % MOVES], m->stream));
-    int k = list_runs(m, run, n, pack, m->host + slot, &tiles, &bytes);
+    for (int i = 0; i < n; i++) bytes += run[i].bytes;
+    int brief = bytes / n < SHORT_RUN, k = list_runs(m, run, n, pack, brief ? (int)SHORT_TILE : (int)TILE, m->host + slot, &tiles);
     if (k) {
-        int most = bytes / tiles < SMALL ? 2 * cu_impl(o)->sm_count : BLOCKS;
         CU(cudaMemcpyAsync(m->dev + slot, m->host + slot, (size_t)k * sizeof *m->host, cudaMemcpyHostToDevice, m->stream));
-        move_kernel<<<(unsigned)(tiles < most ? tiles : most), THREADS, 0, m->stream>>>(m->dev + slot, k, tiles);
+        const struct cu_run *list = m->dev + slot;
+        if (brief)
+            move_kernel<32, SHORT_TILE><<<cu_parts(tiles, THREADS / 32) < SHORT_BLOCKS ? cu_parts(tiles, THREADS / 32) : SHORT_BLOCKS,
+                                          THREADS, 0, m->stream>>>(list, k, (int)tiles);
+        else
+            move_kernel<THREADS, TILE><<<tiles < BLOCKS ? (int)tiles : BLOCKS, THREADS, 0, m->stream>>>(list, k, (int)tiles);
         CU_LAUNCHED("move");
     }
     CU(cudaEventRecord(m->end[ticket % MOVES], m->stream));
