@@ -1,9 +1,10 @@
 /* cuda - private header of the CUDA backend: what its files share. Included only inside cuda/.
  *
  * open.cu opens the backend, memory and the staging ring; mat.cu packs weights; linear.cu, moe.cu are the matrix
- * products; the other files hold the operations of the CPU file of the same name. ops.h is the manual page.
+ * products; copy.cu moves state; the other files hold the operations of the CPU file of the same name. ops.h is the
+ * manual page.
  *
- * Order of work: everything goes to one stream. Only get, argmax and large puts wait for it. Inside a region (ops.h,
+ * Order of work: everything but moves goes to one stream. Only get, argmax and large puts wait for it. Inside a region (ops.h,
  * graph_begin) launches are held back and started as graphs; every call of the runtime that depends on their order
  * comes by graph.cu (cuda.mk, --wrap) and starts them first. Who gives the stream to a library calls cu_graph_flush
  * before.
@@ -57,6 +58,7 @@ struct cuda_ring {
     int n_recent;
 };
 
+struct cu_mover;           /* copy.cu: moves of state beside the computation */
 struct cuda_table;         /* moe.cu: device pointers of a layer's experts */
 struct cuda_graphs;        /* graph.cu: launches held back, and the graphs they became */
 
@@ -74,6 +76,7 @@ struct cuda_impl {
     int fp4_wide;          /* some MXFP4 scale is above 1 */
     struct cuda_table *tables;
     int n_tables;
+    struct cu_mover *mover; /* NULL before the first pin */
     void *blas;            /* blas.cu: handle and plans, NULL without the library */
     enum status failed;    /* queue.cu: what ops.guard said while the host waited */
     struct cuda_graphs *graphs; /* NULL until the first region */
@@ -99,7 +102,7 @@ static inline struct cuda_impl *cu_impl(const struct ops *o)
         if (cu_e_ != cudaSuccess) cu_die(cu_e_, name, __FILE__, __LINE__); \
     } while (0)
 
-/* cu_wait - the host waits for an event of the stream, NULL: until it is empty; ops.guard is called meanwhile. */
+/* cu_wait - the host waits for an event of the stream, NULL: until it is empty; ops.idle and ops.guard are called meanwhile. */
 void cu_wait(struct ops *o, cudaEvent_t event);
 /* queue.cu: the table of queues, and ops.check */
 extern const struct ops_queues cuda_queues;
@@ -352,6 +355,17 @@ void *cu_graph_stage(struct ops *o, const void *src, size_t bytes);
 /* ---- the operations: signatures of struct ops ------------------------------------------------------ */
 enum status cuda_mem_new(struct ops *o, struct buf *b, size_t bytes, const char *what);
 void cuda_mem_free(struct ops *o, struct buf *b);
+
+enum status cuda_pin(struct ops *o, void *p, size_t bytes, const char **why_p);
+void cuda_unpin(struct ops *o, void *p);
+uint64_t cuda_fence(struct ops *o);
+uint64_t cuda_pack(struct ops *o, const struct ops_run *run, int n, uint64_t after);
+uint64_t cuda_unpack(struct ops *o, const struct ops_run *run, int n, uint64_t after);
+int cuda_moved(struct ops *o, uint64_t ticket);
+void cuda_join(struct ops *o, uint64_t ticket);
+double cuda_fence_s(struct ops *o, uint64_t fence);
+void cuda_move_s(struct ops *o, uint64_t ticket, double s[2]);
+void cu_mover_close(struct cuda_impl *im);
 
 enum status cuda_mat_new(struct ops *o, struct mat *m, enum mat_kind kind, int n, int k, int leaf, int exact);
 void cuda_mat_put_bf16(struct ops *o, struct mat *m, int row0, int n, const void *src, int64_t ld);

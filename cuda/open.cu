@@ -180,7 +180,7 @@ static void put(struct ops *o, void *dst, const void *src, size_t bytes)
 static void get(struct ops *o, void *dst, const void *src, size_t bytes)
 {
     struct cuda_impl *im = cu_impl(o);
-    if (o->guard) cu_wait(o, NULL); /* a copy to memory that is not pinned waits by itself, and calls nobody */
+    if (o->guard || o->idle) cu_wait(o, NULL); /* a copy to memory that is not pinned waits by itself, and calls nobody */
     if (im->failed != ST_OK) return;
     if (bytes) CU(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, im->stream));
     cu_wait(o, NULL);
@@ -239,6 +239,7 @@ static void cuda_close(struct ops *o)
     cu_graphs_close(im);
     cuda_moe_close(im);
     cu_blas_close(im);
+    cu_mover_close(im);
     ring_close(&im->ring);
     if (im->result) (void)cudaFreeHost(im->result);
     if (im->stream) (void)cudaStreamDestroy(im->stream);
@@ -254,6 +255,8 @@ static const struct ops cuda_table = {
     .act = ACT_FP32,
     .kda_chunk_rows = 0,
     .impl = NULL,
+    .idle = NULL,
+    .idle_ctx = NULL,
     .mem_new = cuda_mem_new,
     .mem_free = cuda_mem_free,
     .put = put,
@@ -271,6 +274,15 @@ static const struct ops cuda_table = {
     .graph_counts = cuda_graph_counts,
     .range_begin = cuda_range_begin,
     .range_end = cuda_range_end,
+    .pin = cuda_pin,
+    .unpin = cuda_unpin,
+    .fence = cuda_fence,
+    .pack = cuda_pack,
+    .unpack = cuda_unpack,
+    .moved = cuda_moved,
+    .join = cuda_join,
+    .fence_s = cuda_fence_s,
+    .move_s = cuda_move_s,
     .mat_new = cuda_mat_new,
     .mat_put_bf16 = cuda_mat_put_bf16,
     .mat_put_bf16_t = cuda_mat_put_bf16_t,

@@ -17,14 +17,13 @@ void cu_wait(struct ops *o, cudaEvent_t event)
 {
     struct cuda_impl *im = cu_impl(o);
     cudaError_t e = cudaErrorNotReady;
-    if (!o->guard) {
+    if (!o->guard && !o->idle) {
         CU(event ? cudaEventSynchronize(event) : cudaStreamSynchronize(im->stream));
         return;
     }
-    for (int i = 0; i < CU_SPINS && e == cudaErrorNotReady; i++) e = ask(im, event);
-    for (unsigned n = 0; e == cudaErrorNotReady && im->failed == ST_OK; n++) {
-        im->failed = o->guard(o->guard_ctx, n);
-        e = ask(im, event);
+    for (unsigned n = 0; im->failed == ST_OK && (e = ask(im, event)) == cudaErrorNotReady; n++) {
+        if (o->idle) o->idle(o->idle_ctx);
+        if (o->guard && n >= CU_SPINS) im->failed = o->guard(o->guard_ctx, n - CU_SPINS);
     }
     if (im->failed == ST_OK) CU(e); /* else values are wrong, and nobody waits for them: see ops.check */
 }

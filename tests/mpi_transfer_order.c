@@ -29,7 +29,7 @@ static enum status put_turns(struct bench *b, int64_t piece)
     for (uint64_t i = 1; i <= TURNS; i++) {
         memset(b->st.arena.p, (int)(i & 0x7f), (size_t)(piece * BIG_PUTS));
         for (int d = 0; d < b->t->n_peers; d++) {
-            for (int k = 0; k < BIG_PUTS; k++) TRY(b->t->via->put(b->t, d, k * piece, k * piece, piece, &took, &puts));
+            for (int k = 0; k < BIG_PUTS; k++) TRY(b->t->via->put(b->t, d, k * piece, (char *)b->st.arena.p + k * piece, piece, &took, &puts));
             TRY(b->t->via->flush(b->t, d));
             line[COMP_KDA].word = i;
             TRY(b->t->via->words(b->t, d, 0, 1u << COMP_KDA, line));

@@ -396,6 +396,34 @@ static void conf_draft(struct conf *c)
     free(q.page_id);
 }
 
+/* ---- moves ------------------------------------------------------------------------------------------------- */
+
+/* runs of a pool to host memory, scattered, and from there to another pool; host memory pinned or not */
+static void conf_moves(struct conf *c)
+{
+    int n = c->p[0], bytes = c->p[1], gap = c->p[2], off = c->p[3], pinned = c->p[4];
+    int64_t stride = bytes + gap, all = off + n * stride;
+    const char *why = "";
+    struct ops_run *run = malloc((size_t)n * sizeof *run);
+    char *from = (char *)conf_rand(c, all / 4 + 1, -1, 1), *to = (char *)conf_nan(c, all / 4 + 1);
+    char *host = aligned_alloc(4096, (size_t)(all / 4096 + 2) * 4096);
+    memset(host, 0x7f, (size_t)all + 4096);
+    conf_ok(c->o->pin(c->o, host + off, pinned ? (size_t)(n * stride) : 0, &why));
+    for (int i = 0; i < n; i++)
+        run[i] = (struct ops_run){host + off + i * stride, from + off + (int64_t)(i * 5 + 2) % n * stride, bytes - i % 3 * (off & 1)};
+    uint64_t out = c->o->pack(c->o, run, n, c->o->fence(c->o)), in = 0;
+    while (!c->o->moved(c->o, out)) {}
+    conf_out_host(c, "host", (const float *)(const void *)host, all / 4);
+    for (int i = 0; i < n; i++) run[i].bmem = to + off + (int64_t)(n - 1 - i) * stride;
+    while (!(in = c->o->unpack(c->o, run, n, c->o->fence(c->o)))) {}
+    c->o->join(c->o, in);
+    conf_out(c, "pool", to, all / 4);
+    while (!c->o->moved(c->o, in)) {}
+    if (pinned) c->o->unpin(c->o, host + off);
+    free(host);
+    free(run);
+}
+
 /* clang-format off */
 static const struct conf_case conf_cases[] = {
     /* n, k, t, leaf, exact, MXFP4, padding of rows, 1: transpose 2: wide scales */
@@ -497,6 +525,13 @@ static const struct conf_case conf_cases[] = {
     {"mla_expand", conf_mla, {64, 16, 8, 40, 0, 0, 1, 16}, 1, 1, 0},
     {"mla_expand", conf_mla, {64, 7, 2, 5, 70, 1, 1, 16}, 1, 1, 0},
     /* width, heads, rows, position, FP32, page */
+    /* runs, bytes, gap, offset, pinned */
+    {"moves", conf_moves, {512, 16384, 0, 0, 1}, 0, 0, 1},
+    {"moves", conf_moves, {4096, 256, 256, 0, 1}, 0, 0, 1},
+    {"moves", conf_moves, {7, 1048576 + 48, 64, 64, 1}, 0, 0, 1},
+    {"moves", conf_moves, {33, 20000, 4, 12, 1}, 0, 0, 1},
+    {"moves", conf_moves, {19, 777, 6, 5, 1}, 0, 0, 1},
+    {"moves", conf_moves, {40, 4096, 64, 0, 0}, 0, 0, 1},
     {"write", conf_write, {576, 1, 5, 60, 0, 64}, 1, 0, 1},
     {"write", conf_write, {32, 2, 40, 13, 1, 16}, 1, 0, 1},
     {"write", conf_write, {7, 3, 9, 0, 0, 6}, 1, 0, 1},

@@ -191,7 +191,7 @@ static inline enum status bench_open(struct bench *b, const struct topology *top
     b->rank = b->w.rank;
     TRY(open_state(b));
     wait_limit(give_up, report, b);
-    return transfer_open(&b->w, &b->c, &b->d, &b->opt, b->prefill ? &b->st : NULL, &b->t);
+    return transfer_open(&b->w, &b->c, &b->d, &b->opt, &b->st, &b->t);
 }
 
 static inline void bench_close(struct bench *b)

@@ -3,11 +3,13 @@
  *
  * The state is that of a small model whose draft pages are as large as asked: P sources and D destinations, two layers,
  * K and V, heads of 128 BF16 values. Pages of the pool are scattered, so a put is one page.
+ *   in order    (CUDA only) whole source pages that lie in the pool as they will in the slot
  *   contiguous  as many heads as sources: a destination takes whole source pages
  *   head slice  as many heads as destinations: a destination takes one head out of D / P of a source page
- * A source that works in place puts from its pool; `packed` copies every run to the bounce buffer first, as for an
- * arena on a device, and its puts read what packing left in the caches. Destinations wait asleep meanwhile, and unpack
- * P at a time. All times are the slowest rank's. */
+ * A source that works in place puts from its pool; `packed` takes every run to page-locked host memory first, as an arena
+ * on a device must, and puts it from there: its put leg is both. Packing is also timed alone, over the same runs. With CUDA
+ * both ways are held against plain copies of as many bytes between the device and page-locked memory. Destinations wait
+ * asleep meanwhile, and unpack P at a time. All times are the slowest rank's. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,54 +19,18 @@
 #include "base/buf.h"
 #include "base/log.h"
 #include "build_id.h"
-#include "cmd/bench.h"
-#include "cmd/options.h"
+#include "cmd/bench_transfer.h"
 #include "pd/devices.h"
-#include "pd/transfer.h"
 #include "pd/wait.h"
 
-enum { WARMUP = 3, LAYERS = 2, DIM = 128, ELEMENT = 2, MAX_SIZES = 16, FILL = 1 << 20 };
+enum { WARMUP = 3, FILL = 1 << 20 };
 static const double give_up = 120; /* seconds without progress */
 
-enum leg { LEG_QUEUE, LEG_PUT, LEG_PACK, LEG_COPY, LEG_UNPACK, LEG_PUT_CPU, LEG_COPY_CPU, N_LEGS };
-
-static const struct shape {
-    const char *name;
-    int sliced;
-    enum page_order order;
-} shapes[] = {{"contiguous", 0, PAGE_HEAD_MAJOR},
-              {"head slice", 1, PAGE_HEAD_MAJOR},
-              {"head slice, token-major", 1, PAGE_TOKEN_MAJOR}};
+static const struct shape shapes[] = {{"in order", 0, 1, PAGE_HEAD_MAJOR},
+                                      {"contiguous", 0, 0, PAGE_HEAD_MAJOR},
+                                      {"head slice", 1, 0, PAGE_HEAD_MAJOR},
+                                      {"head slice, token-major", 1, 0, PAGE_TOKEN_MAJOR}};
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
-
-struct timed_ops {  /* a backend whose reads of the arena are timed: that is the packing */
-    struct ops ops; /* first: the transfer sees only this */
-    struct ops *inner;
-    double get_s;
-};
-
-struct bench {
-    struct options o;
-    struct world w;
-    struct ops backend;
-    struct timed_ops timed;
-    int n_sizes, kib[MAX_SIZES];
-    int source; /* this rank is one */
-    /* the case */
-    const struct shape *shape;
-    int64_t page_bytes; /* of one head */
-    int packed, n_pages;
-    struct config c;
-    struct draft_config d;
-    struct transfer_options opt;
-    struct state s;
-    int slot;
-    struct transfer *t;
-    struct plan_run *run; /* every run of this source, dst counted over all destinations */
-    int64_t n_runs, bytes, draft_bytes, draft_runs;
-    struct buf host, copy; /* what memcpy reads when the arena is on a device; where it writes */
-    double leg[N_LEGS][BENCH_REPS_MAX];
-};
 
 /* ---- the model ------------------------------------------------------------------------------------------ */
 
@@ -100,18 +66,10 @@ static void make_model(struct bench *b)
                                                 .stripe = 1}};
 }
 
-static void timed_get(struct ops *o, void *dst, const void *src, size_t bytes)
-{
-    struct timed_ops *x = (struct timed_ops *)o;
-    double t = MPI_Wtime();
-    x->inner->get(x->inner, dst, src, bytes);
-    x->get_s += MPI_Wtime() - t;
-}
-
 /* host memory that calls itself a device's: the transfer then packs */
 static enum status packed_new(struct ops *o, struct buf *m, size_t bytes, const char *what)
 {
-    struct timed_ops *x = (struct timed_ops *)o;
+    struct marked_ops *x = (struct marked_ops *)o;
     TRY(x->inner->mem_new(x->inner, m, bytes, what));
     m->place = PLACE_DEVICE;
     return ST_OK;
@@ -119,10 +77,9 @@ static enum status packed_new(struct ops *o, struct buf *m, size_t bytes, const 
 
 static struct ops *case_ops(struct bench *b)
 {
-    b->timed = (struct timed_ops){b->backend, &b->backend, 0};
-    b->timed.ops.get = timed_get;
-    if (b->packed && b->source) b->timed.ops.mem_new = packed_new;
-    return &b->timed.ops;
+    b->marked = (struct marked_ops){b->backend, &b->backend};
+    if (b->packed && b->source) b->marked.ops.mem_new = packed_new;
+    return &b->marked.ops;
 }
 
 static int fill_of(const struct bench *b, int source)
@@ -132,7 +89,7 @@ static int fill_of(const struct bench *b, int source)
 
 static enum status fill_arena(struct bench *b)
 {
-    struct ops *o = &b->timed.ops;
+    struct ops *o = &b->marked.ops;
     struct buf piece;
     TRY(buf_alloc(&piece, FILL, "pattern"));
     memset(piece.p, fill_of(b, b->w.role.tp_rank), FILL);
@@ -191,6 +148,16 @@ static enum status list_pair(struct listing *x, const struct pair_plan *p, const
     return ST_OK;
 }
 
+/* where memcpy and plain copies write, page-locked as the transfer's own memory is */
+static enum status copy_open(struct bench *b, int64_t bytes)
+{
+    const char *why = NULL;
+    TRY(buf_alloc(&b->copy, (size_t)bytes, "destination of memcpy"));
+    enum status st = b->backend.pin(&b->backend, b->copy.p, b->copy.bytes, &why);
+    if (st == ST_E_DEVICE) log_warn("memory is not page-locked (%s)", why);
+    return st == ST_E_DEVICE ? ST_OK : st;
+}
+
 static enum status list_runs(struct bench *b)
 {
     const struct topology *t = &b->w.topo;
@@ -211,7 +178,7 @@ static enum status list_runs(struct bench *b)
     TRY(st);
     if (b->s.arena.place == PLACE_DEVICE && b->o.device == DEVICE_CUDA)
         TRY(buf_alloc(&b->host, (size_t)b->s.layout.bytes, "source of memcpy"));
-    return buf_alloc(&b->copy, (size_t)x.slot0, "destination of memcpy");
+    return copy_open(b, x.slot0);
 }
 
 /* ---- a case ------------------------------------------------------------------------------------------------ */
@@ -220,6 +187,7 @@ static void case_close(struct bench *b)
 {
     transfer_close(b->t);
     state_close(&b->s);
+    if (b->copy.p) b->backend.unpin(&b->backend, b->copy.p);
     buf_free(&b->host);
     buf_free(&b->copy);
     mem_free(b->run);
@@ -242,7 +210,8 @@ static enum status case_open(struct bench *b)
     }
     TRY(state_admit(&b->s, b->n_pages * b->opt.plan.page, &b->slot));
     if (b->slot < 0) return ERR(ST_E_INTERNAL, "bench: %d pages do not fit their own pool", b->n_pages);
-    if (!b->source) return ST_OK;
+    for (int i = 0; i < b->n_pages && b->shape->in_order; i++) b->s.page_table[(int64_t)b->slot * b->s.max_pages + i] = i;
+    if (!b->source) return b->o.device == DEVICE_CUDA ? copy_open(b, (int64_t)b->o.mib * 1048576) : ST_OK;
     TRY(fill_arena(b));
     return list_runs(b);
 }
@@ -284,13 +253,47 @@ static enum status put_leg(struct bench *b, int rep)
 {
     int idle = 0;
     TRY(line_up(b));
-    b->timed.get_s = 0;
     double t = MPI_Wtime(), cpu = cpu_now();
     while (!idle) TRY(transfer_push(b->t, 1, &idle));
     b->leg[LEG_PUT_CPU][rep] = cpu_now() - cpu;
-    b->leg[LEG_PUT][rep] = MPI_Wtime() - t - b->timed.get_s;
-    b->leg[LEG_PACK][rep] = b->timed.get_s;
+    b->leg[LEG_PUT][rep] = MPI_Wtime() - t;
     return ST_OK;
+}
+
+/* the runs of memcpy as moves no larger than those of the transfer, begun as fast as the backend takes them */
+static enum status pack_leg(struct bench *b, int rep)
+{
+    struct ops *o = &b->marked.ops;
+    uint64_t ticket = 0;
+    if (!b->packed) return ST_OK;
+    TRY(line_up(b));
+    double t = MPI_Wtime();
+    for (int64_t i = 0; i < b->n_runs;) {
+        int64_t bytes = 0;
+        int n = 0;
+        while (i + n < b->n_runs && n < OPS_MOVE_RUNS && (n == 0 || bytes + b->run[i + n].bytes <= PACK_MOST)) {
+            const struct plan_run *r = &b->run[i + n];
+            b->move[n++] = (struct ops_run){(char *)b->copy.p + r->dst, (void *)((uintptr_t)b->s.arena.p + (uintptr_t)r->src), r->bytes};
+            bytes += r->bytes;
+        }
+        while (!(ticket = o->pack(o, b->move, n, 0))) {}
+        i += n;
+    }
+    while (!o->moved(o, ticket)) {}
+    b->leg[LEG_PACK][rep] = MPI_Wtime() - t;
+    return ST_OK;
+}
+
+/* as many bytes as the slot has for this rank, in one plain copy from or to page-locked memory */
+static void plain_leg(struct bench *b, int rep)
+{
+    struct ops *o = &b->backend;
+    size_t bytes = b->copy.bytes < (size_t)b->s.layout.bytes ? b->copy.bytes : (size_t)b->s.layout.bytes;
+    if (b->o.device != DEVICE_CUDA) return;
+    double t = MPI_Wtime();
+    if (b->source) o->get(o, b->copy.p, b->s.arena.p, bytes);
+    else o->put(o, b->s.arena.p, b->copy.p, bytes);
+    b->leg[b->source ? LEG_PLAIN_OUT : LEG_PLAIN_IN][rep] = (MPI_Wtime() - t) / (double)bytes;
 }
 
 static enum status source_rep(struct bench *b, uint32_t generation, int rep)
@@ -311,6 +314,9 @@ static enum status source_rep(struct bench *b, uint32_t generation, int rep)
     /* in turn, so that neither always finds the caches as the other left them */
     TRY(generation % 2 ? put_leg(b, rep) : copy_leg(b, rep));
     TRY(generation % 2 ? copy_leg(b, rep) : put_leg(b, rep));
+    TRY(pack_leg(b, rep));
+    TRY(line_up(b));
+    plain_leg(b, rep);
     TRY(meet(b)); /* arrived */
     for (int d = 0; d < b->w.topo.n_decode; d += b->w.topo.n_prefill) TRY(meet(b));
     return meet(b);
@@ -332,8 +338,10 @@ static enum status dest_rep(struct bench *b, uint32_t generation, int rep)
     for (int d = 0; d < b->w.topo.n_decode; d += b->w.topo.n_prefill) {
         TRY(meet(b));
         if (d / b->w.topo.n_prefill != mine) continue;
+        plain_leg(b, rep); /* what it spoils is unpacked next */
         double t = MPI_Wtime();
         TRY(transfer_unpack(b->t, 0, &b->s, b->slot, &aux));
+        while (transfer_free_slots(b->t) == 0) TRY(transfer_progress(b->t));
         b->leg[LEG_UNPACK][rep] = MPI_Wtime() - t;
     }
     return meet(b);
@@ -366,7 +374,7 @@ static enum status check_arrived(struct bench *b)
 static enum status run_case(struct bench *b)
 {
     TRY(world_agree(&b->w, case_open(b)));
-    TRY(transfer_open(&b->w, &b->c, &b->d, &b->opt, b->source ? &b->s : NULL, &b->t));
+    TRY(transfer_open(&b->w, &b->c, &b->d, &b->opt, &b->s, &b->t));
     memset(b->leg, 0, sizeof b->leg);
     for (int i = 0; i < WARMUP + b->o.reps; i++) {
         int rep = i < WARMUP ? 0 : i - WARMUP; /* overwritten by the first that counts */
@@ -378,99 +386,6 @@ static enum status run_case(struct bench *b)
                   "MPI_Allreduce"));
     memcpy(b->leg, slowest, sizeof b->leg);
     return ST_OK;
-}
-
-/* ---- figures ------------------------------------------------------------------------------------------------- */
-
-static int by_value(const void *x, const void *y)
-{
-    double a = *(const double *)x, b = *(const double *)y;
-    return (a > b) - (a < b);
-}
-
-static double median(const double *v, int n)
-{
-    double s[BENCH_REPS_MAX];
-    memcpy(s, v, (size_t)n * sizeof *s);
-    qsort(s, (size_t)n, sizeof *s, by_value);
-    return n % 2 ? s[n / 2] : (s[n / 2 - 1] + s[n / 2]) / 2;
-}
-
-/* median of the repetitions' own ratios: what loads the machine loads both legs of a repetition */
-static double median_ratio(const double *above, const double *below, int n)
-{
-    double s[BENCH_REPS_MAX];
-    for (int i = 0; i < n; i++) s[i] = above[i] / below[i];
-    return median(s, n);
-}
-
-struct figures {
-    double bytes, put_bytes;               /* of all sources a repetition; of a put of draft pages, mean */
-    double queue, put, copy, pack, unpack; /* GB/s; pack 0: in place */
-    double ratio, cpu_ratio;               /* cpu 0: packing cannot be taken out of it */
-};
-
-static struct figures figures_of(const struct bench *b)
-{
-    int n = b->o.reps, p = b->w.topo.n_prefill;
-    double all = (double)b->bytes * p,
-           slots = (double)b->bytes / b->w.topo.n_decode * p * p; /* p destinations unpack at once */
-    struct figures f = {.bytes = all, .put_bytes = (double)b->draft_bytes / (double)b->draft_runs};
-    f.queue = all / median(b->leg[LEG_QUEUE], n) * 1e-9;
-    f.put = all / median(b->leg[LEG_PUT], n) * 1e-9;
-    f.copy = all / median(b->leg[LEG_COPY], n) * 1e-9;
-    if (b->packed) f.pack = all / median(b->leg[LEG_PACK], n) * 1e-9;
-    f.unpack = slots / median(b->leg[LEG_UNPACK], n) * 1e-9;
-    f.ratio = median_ratio(b->leg[LEG_COPY], b->leg[LEG_PUT], n);
-    if (!b->packed) f.cpu_ratio = median_ratio(b->leg[LEG_COPY_CPU], b->leg[LEG_PUT_CPU], n);
-    return f;
-}
-
-static void print_head(const struct bench *b)
-{
-    const struct topology *t = &b->w.topo;
-    const char *via = b->o.transport ? "sendrecv" : "rma", *win = b->o.window ? "create" : "allocate";
-    if (b->o.json) {
-        printf("{\"build\": \"%s\", \"transport\": \"%s\", \"window\": \"%s\", \"osc\": \"%s\", \"sources\": %d, "
-               "\"destinations\": %d, \"mib\": %d, \"reps\": %d, \"cases\": [",
-               PDFLASH_GIT, via, win, transfer_osc(b->opt.transport), t->n_prefill, t->n_decode, b->o.mib,
-               b->o.reps);
-        return;
-    }
-    printf("%d sources at once to %d destinations, %d MiB each; transport %s, window %s, osc %s; medians of %d\n",
-           t->n_prefill, t->n_decode, b->o.mib, via, win, transfer_osc(b->opt.transport), b->o.reps);
-    printf("GB/s of all sources together; ratio: put over memcpy by wall and by processor time; packing apart from the "
-           "puts\n\n");
-    printf("%-24s %-8s %9s %9s %8s %8s %7s %7s %8s %8s %8s\n", "pages", "source", "page KiB", "put B", "put", "memcpy",
-           "ratio", "cpu", "queue", "pack", "unpack");
-}
-
-/* a figure, or `none` where there is none */
-static const char *figure(char text[16], int there, double v, const char *none)
-{
-    if (there) snprintf(text, 16, "%.3f", v);
-    else snprintf(text, 16, "%s", none);
-    return text;
-}
-
-static void print_case(const struct bench *b, int first)
-{
-    struct figures f = figures_of(b);
-    const char *how = b->packed ? "packed" : "in place";
-    char pack[16], cpu[16];
-    if (b->o.json)
-        printf(
-            "%s\n {\"pages\": \"%s\", \"source\": \"%s\", \"page_bytes\": %lld, \"bytes\": %.0f, \"put_bytes\": %.1f, "
-            "\"put_gbps\": %.4f, \"memcpy_gbps\": %.4f, \"ratio\": %.4f, \"cpu_ratio\": %s, \"queue_gbps\": %.4f, "
-            "\"pack_gbps\": %s, \"unpack_gbps\": %.4f}",
-            first ? "" : ",", b->shape->name, how, (long long)b->page_bytes, f.bytes, f.put_bytes, f.put, f.copy,
-            f.ratio, figure(cpu, !b->packed, f.cpu_ratio, "null"), f.queue, figure(pack, b->packed, f.pack, "null"),
-            f.unpack);
-    else
-        printf("%-24s %-8s %9.0f %9.0f %8.3f %8.3f %7.3f %7s %8.1f %8s %8.3f\n", b->shape->name, how,
-               (double)b->page_bytes / 1024, f.put_bytes, f.put, f.copy, f.ratio,
-               figure(cpu, !b->packed, f.cpu_ratio, "-"), f.queue, figure(pack, b->packed, f.pack, "-"), f.unpack);
-    fflush(stdout);
 }
 
 /* ---- the command ----------------------------------------------------------------------------------------------- */
@@ -512,17 +427,18 @@ static enum status make_topology(const struct bench *b, struct topology *t_p)
 static enum status all_cases(struct bench *b)
 {
     int leader = b->w.rank == 0, n = 0;
-    if (leader) print_head(b);
+    if (leader) bench_transfer_head(b);
     for (int s = 0; s < N_SHAPES; s++) {
         if (shapes[s].sliced && b->w.topo.n_decode == b->w.topo.n_prefill)
             continue; /* one head each: nothing to slice */
+        if (shapes[s].in_order && b->o.device != DEVICE_CUDA) continue; /* memcpy and puts are what it would compare */
         for (int packed = b->o.device == DEVICE_CUDA; packed < 2; packed++)
             for (int i = 0; i < b->n_sizes; i++) {
                 b->shape = &shapes[s];
                 b->packed = packed;
                 b->page_bytes = (int64_t)b->kib[i] * 1024;
                 TRY(run_case(b));
-                if (leader) print_case(b, n++ == 0);
+                if (leader) bench_transfer_case(b, n++ == 0);
                 case_close(b);
             }
     }

@@ -92,6 +92,13 @@ struct ops_graphs {
     int64_t changed;         /* and those of them whose function, grid or arguments had changed */
     int64_t cut;             /* times that launches held back were started early: an operation waited or copied */
 };
+/* One piece of state on its way between host memory and bmem. */
+struct ops_run {
+    void *host;              /* host: first byte */
+    void *bmem;              /* bmem: first byte */
+    int64_t bytes;           /* > 0 */
+};
+enum { OPS_MOVE_RUNS = 4096 }; /* most runs of one move */
 
 struct ops {
     const char *name;        /* "cpu", "cuda" */
@@ -99,6 +106,10 @@ struct ops {
     enum ops_act act;
     int kda_chunk_rows;      /* prefill takes kda_chunk, in chunks of so many rows; 0: kda_recur, which is exact here */
     void *impl;              /* backend data */
+    /* idle - called again and again while get or argmax wait for the device, where it is set: time for other work. It may
+     * call moved, pack, unpack and fence, nothing else of this table. A backend that never waits never calls it. */
+    void (*idle)(void *ctx);
+    void *idle_ctx;
 
     /* ---- memory ------------------------------------------------------------------------------- */
     enum status (*mem_new)(struct ops *o, struct buf *b, size_t bytes, const char *what); /* zeroed bmem */
@@ -135,6 +146,32 @@ struct ops {
      * string that stays. */
     void (*range_begin)(const struct ops *o, const char *name);
     void (*range_end)(const struct ops *o);
+
+    /* ---- moving state ------------------------------------------------------------------------- */
+    /* Runs of bytes between host memory and bmem, beside the computation. Moves have tickets 1, 2, ... and end in that
+     * order. Until its move has ended, what a run reads may not be changed and what it writes may not be touched, except
+     * as join says. Nothing here waits or allocates but pin, unpin, and moves of host memory that is not pinned. */
+    /* pin: moves of [p, p + bytes) run at full rate and without waiting. Of any alignment; it may be shared with other
+     * processes, which may pin it too. ST_E_DEVICE: it cannot be (not logged; reason in *why_p, static): moves of it
+     * work, but each may wait until its bytes are there. The first call makes what moves need (ST_E_NOMEM); bytes 0: only
+     * that. unpin: after the moves given so far. */
+    enum status (*pin)(struct ops *o, void *p, size_t bytes, const char **why_p);
+    void (*unpin)(struct ops *o, void *p);
+    /* fence: names the operations given so far; to the same or a later one, when 64 others were asked for since */
+    uint64_t (*fence)(struct ops *o);
+    /* pack: run[i].host := run[i].bmem, as it is after the fence `after`. unpack: run[i].bmem := run[i].host, once the
+     * operations before the fence are done. n of 1 .. OPS_MOVE_RUNS runs, of which none overlap. The ticket, or 0: too much
+     * is on its way, nothing was begun, ask again. run is not needed after the call. */
+    uint64_t (*pack)(struct ops *o, const struct ops_run *run, int n, uint64_t after);
+    uint64_t (*unpack)(struct ops *o, const struct ops_run *run, int n, uint64_t after);
+    /* moved: 1 when the move has ended: its bytes are there, for the host too. Never waits. */
+    int (*moved)(struct ops *o, uint64_t ticket);
+    /* join: operations given from now on come after the move; the host does not wait */
+    void (*join)(struct ops *o, uint64_t ticket);
+    /* fence_s, move_s: when the device came to a fence; when it began (s[0]) and ended (s[1]) a move. Seconds of
+     * CLOCK_MONOTONIC; NaN when it has not, or when it is no longer (64 later ones) or never known. */
+    double (*fence_s)(struct ops *o, uint64_t fence);
+    void (*move_s)(struct ops *o, uint64_t ticket, double s[2]);
 
     /* ---- weights ------------------------------------------------------------------------------ */
     /* mat_new - empty matrix of a kind; then mat_put_* row blocks; every row must be put once. */

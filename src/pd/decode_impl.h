@@ -48,6 +48,7 @@ struct decoder {
     struct rank_stats *st;
     int leader, stop, logits_request;
     int n_todo;
+    enum status progressed;    /* what progress_meanwhile met */
     uint64_t seen;             /* leader: fingerprint of the words at the last look */
     int64_t turns;             /* begun; the same number on all decode ranks in the same turn */
     int64_t tokens;            /* output of requests that ended */

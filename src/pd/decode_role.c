@@ -167,6 +167,13 @@ static int words_moved(struct decoder *p)
     return moved;
 }
 
+/* while the backend waits for the device: messages are taken, windows served */
+static void progress_meanwhile(void *ctx)
+{
+    struct decoder *p = ctx;
+    if (p->progressed == ST_OK) p->progressed = transfer_progress(p->transfer);
+}
+
 static enum status turn(struct decoder *p, struct waiter *wait)
 {
     struct order o[CONTROL_BATCH];
@@ -184,6 +191,7 @@ static enum status turn(struct decoder *p, struct waiter *wait)
     TRY(finish_ended(p)); /* a first token may already end a request */
     TRY(round_of_all(p, &running));
     TRY(finish_ended(p));
+    TRY(p->progressed);
     tell_progress(p, running);
     int moved = p->leader && words_moved(p);
     if (n || running || moved) {
@@ -266,7 +274,7 @@ static enum status open_role(struct decoder *p)
     TRY(world_agree(w, engine_open(w, p->r, &p->e)));
     TRY(world_agree(w, open_loop(p)));
     if (w->topo.single) return ST_OK;
-    return world_agree(w, transfer_open(w, p->r->c, p->r->d, &p->r->transfer, NULL, &p->transfer));
+    return world_agree(w, transfer_open(w, p->r->c, p->r->d, &p->r->transfer, &p->e.state, &p->transfer));
 }
 
 static void close_role(struct decoder *p)
@@ -346,7 +354,11 @@ enum status decode_role(struct world *w, const struct run_config *r, const struc
              coll_name(p.e.coll));
     double t = MPI_Wtime();
     uint64_t allocs = buf_allocs();
-    while (!p.stop) TRY(turn(&p, &wait));
+    r->o->idle_ctx = &p;
+    r->o->idle = p.transfer ? progress_meanwhile : NULL;
+    while (!p.stop && st == ST_OK) st = turn(&p, &wait);
+    r->o->idle = NULL;
+    TRY(st);
     TRY(control_drain(p.control));
     st_p->loop_allocs = buf_allocs() - allocs;
     st_p->total_s = MPI_Wtime() - t;

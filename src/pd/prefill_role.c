@@ -33,6 +33,8 @@ struct prefiller {
     int logits_request;
     int n_todo;
     int stop;
+    enum status pushed;  /* what push_meanwhile met */
+    struct moves moves;  /* the device's work and what goes out meanwhile */
 };
 
 static enum status push_idle(void *ctx)
@@ -40,6 +42,20 @@ static enum status push_idle(void *ctx)
     struct prefiller *p = ctx;
     int idle;
     return transfer_push(p->transfer, 1, &idle);
+}
+
+/* while the backend waits for the device: state of chunks before this one goes out */
+static void push_meanwhile(void *ctx)
+{
+    struct prefiller *p = ctx;
+    int idle;
+    if (p->pushed == ST_OK) p->pushed = transfer_push(p->transfer, 1, &idle);
+}
+
+static void meanwhile(struct prefiller *p, int on)
+{
+    p->r->o->idle_ctx = p;
+    p->r->o->idle = on ? push_meanwhile : NULL;
 }
 
 static enum status admit(struct prefiller *p, const struct order *o)
@@ -140,7 +156,9 @@ static enum status chunk(struct prefiller *p, const struct order *o)
         TRY(give_up(p, o, j));
     }
     double t = world_now(p->w);
+    meanwhile(p, 1);
     p->logits_request = o->request;
+    uint64_t fence[2] = {ops->fence(ops), 0};
     ops->range_begin(ops, "prefill chunk");
     const int32_t *ids = p->r->prompts.token + p->r->prompts.offset[o->request] + o->pos0;
     enum status st = prefill_chunk(&p->e.stage, j->state_slot, o->pos0, o->n, ids, o->final, f, &first_token, NULL,
@@ -148,6 +166,8 @@ static enum status chunk(struct prefiller *p, const struct order *o)
     if (st == ST_OK && o->final && p->e.stage.last)
         st = prefill_draw(&p->e.stage, &p->r->sampling, o->request, o->pos0 + o->n, &first_token);
     ops->range_end(ops);
+    fence[1] = ops->fence(ops);
+    moves_chunk(&p->moves, o->request, o->pos0, fence);
     if (st == ST_E_FAULT) st = give_up(p, o, j); /* a fault of the request: all ranks of the stage see the same */
     TRY(st);
     double end = world_now(p->w);
@@ -156,6 +176,8 @@ static enum status chunk(struct prefiller *p, const struct order *o)
     spans_add(p->r->spans, SPAN_PREFILL, o->request, t, end);
     ops->range_begin(ops, "hand-off out");
     TRY(ops_range_end(ops, stage_send(p->link, o, f, o->n, j->first_chunk_s, j->before_work_s + work_so_far(p), push_idle, p)));
+    meanwhile(p, 0);
+    TRY(p->pushed);
     ops->range_begin(ops, "send state");
     return ops_range_end(ops, send_state(p, o, j, first_token));
 }
@@ -259,6 +281,7 @@ static enum status open_link(struct prefiller *p)
     TRY(order_log_open(&p->log, p->w->rank, r->prompts.tokens, r->prompts.n, slots, 0));
     TRY(control_open(p->w, &p->control));
     struct nccl *nccl = r->links->pp ? r->links->nccl : NULL;
+    TRY(moves_open(r->o, &p->moves));
     return stage_open(p->w->pp, r->o, r->c, p->e.chunk_rows, 2, nccl, r->links->must, &p->link);
 }
 
@@ -269,12 +292,15 @@ static enum status open_role(struct prefiller *p)
     const struct run_config *r = p->r;
     TRY(world_agree(w, engine_open(w, r, &p->e)));
     TRY(world_agree(w, open_link(p)));
-    return world_agree(w, transfer_open(w, r->c, r->d, &r->transfer, &p->e.state, &p->transfer));
+    TRY(world_agree(w, transfer_open(w, r->c, r->d, &r->transfer, &p->e.state, &p->transfer)));
+    transfer_record(p->transfer, &p->moves);
+    return ST_OK;
 }
 
 static void close_role(struct prefiller *p)
 {
     transfer_close(p->transfer);
+    moves_close(&p->moves);
     stage_close(p->link);
     control_close(p->control);
     mem_free(p->job);
@@ -323,10 +349,13 @@ enum status prefill_role(struct world *w, const struct run_config *r, struct ran
              coll_name(p.e.coll), stage_name(p.link));
     double t = MPI_Wtime();
     uint64_t allocs = buf_allocs();
-    TRY(loop(&p));
+    st = loop(&p);
+    r->o->idle = NULL;
+    TRY(st);
     st_p->loop_allocs = buf_allocs() - allocs;
     st_p->total_s = MPI_Wtime() - t;
     fill_stats(&p);
+    moves_report(&p.moves);
     guard_start("the end of the run", GUARD_FACTOR * r->watchdog_s);
     wait_limit(0, NULL, NULL);
     close_role(&p);

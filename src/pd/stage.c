@@ -12,6 +12,7 @@ enum { TAG_HEADER = 1, TAG_PREFIX = 2, TAG_BANK = 3, TAG_ACC = 4, MAX_BANK = 64 
 
 struct lane { /* one flow and the messages that still read it */
     struct flow flow;
+    int pinned;          /* mirror is page-locked */
     float *mirror;       /* device flows: what MPI reads and writes, host, laid out as flow.mem; else NULL */
     struct stage_header head;
     MPI_Request req[3 + MAX_BANK];
@@ -113,12 +114,17 @@ static void hop_close(struct stage_link *l, struct hop *h)
 
 static enum status lane_open(const struct stage_link *l, const struct config *c, int cap_rows, struct lane *a)
 {
+    const char *why = NULL;
     TRY(flow_open(l->o, c, cap_rows, &a->flow));
     TRY(events_open(l, a));
     int over_mpi = (l->stage > 0 && !l->before.comm) || (l->stage + 1 < l->n_stages && !l->after.comm);
     if (a->flow.mem.place != PLACE_DEVICE || !over_mpi) return ST_OK;
     a->mirror = mem_alloc(a->flow.mem.bytes, 1, "host copy of a hand-off");
-    return a->mirror ? ST_OK : ST_E_NOMEM;
+    if (!a->mirror) return ST_E_NOMEM;
+    enum status st = l->o->pin(l->o, a->mirror, a->flow.mem.bytes, &why);
+    a->pinned = st == ST_OK;
+    if (st == ST_E_DEVICE) log_warn("host copies of hand-offs are not page-locked (%s): they are slower", why);
+    return st == ST_E_DEVICE ? ST_OK : st;
 }
 
 enum status stage_open(MPI_Comm pp, struct ops *o, const struct config *c, int cap_rows, int depth, struct nccl *n,
@@ -160,6 +166,7 @@ void stage_close(struct stage_link *l)
     if (!l) return;
     for (int i = 0; l->lane && i < l->depth; i++) {
         events_close(l, &l->lane[i]);
+        if (l->lane[i].pinned) l->o->unpin(l->o, l->lane[i].mirror);
         flow_close(l->o, &l->lane[i].flow);
         mem_free(l->lane[i].mirror);
     }

@@ -126,16 +126,8 @@ struct hashing {
 static enum status hash_run(void *ctx, const struct plan_run *run)
 {
     struct hashing *x = ctx;
-    int64_t at = x->side == SIDE_SOURCE ? run->src : run->dst;
-    if (x->side == SIDE_DEST || x->t->source->arena.place != PLACE_DEVICE) {
-        x->h = hash64(x->base + at, (size_t)run->bytes, x->h);
-        return ST_OK;
-    }
-    void *copy = mem_alloc((size_t)run->bytes, 1, "copy of a run"); /* verification only */
-    if (!copy) return ST_E_NOMEM;
-    x->t->source->o->get(x->t->source->o, copy, (const void *)((uintptr_t)x->base + (uintptr_t)at), (size_t)run->bytes);
-    x->h = hash64(copy, (size_t)run->bytes, x->h);
-    mem_free(copy);
+    const void *p = x->side == SIDE_SOURCE ? transfer_pack_look(x->t, run->src, run->bytes) : x->base + run->dst;
+    x->h = hash64(p, (size_t)run->bytes, x->h);
     return ST_OK;
 }
 
@@ -224,6 +216,29 @@ static enum status make_side(struct transfer *t)
     return ST_OK;
 }
 
+/* Slots are read by moves: page-locked where the backend and the memory allow it. What cannot be is said once. */
+static enum status pin_slots(struct transfer *t)
+{
+    static int mine[2], all[2]; /* ranks whose slots are not pinned, ranks with slots */
+    const char *why = NULL;
+    char *begin = t->data, *end = t->data + t->data_bytes;
+    MPI_Request r;
+    enum status st = ST_OK;
+    if (t->o && !t->source) {
+        transfer_share_range(t, &begin, &end);
+        st = t->o->pin(t->o, begin, (size_t)(end - begin), &why);
+        if (st == ST_OK) t->pinned = begin;
+    }
+    mine[0] = st == ST_E_DEVICE;
+    mine[1] = t->o && !t->source;
+    TRY(world_agree(t->w, st == ST_E_DEVICE ? ST_OK : st));
+    TRY(mpi_check(MPI_Iallreduce(mine, all, 2, MPI_INT, MPI_SUM, t->w->xfer, &r), "MPI_Iallreduce"));
+    TRY(wait_all(&r, 1, NULL, NULL));
+    if (mine[0] && (t->w->role.tp_rank == 0 || all[0] < all[1]))
+        log_warn("slots of %d of %d decode ranks are not page-locked (%s): unpacking waits for its bytes", all[0], all[1], why);
+    return ST_OK;
+}
+
 static enum status open_all(struct transfer *t)
 {
     static int64_t mine, node; /* the reduction may outlive this call */
@@ -234,15 +249,16 @@ static enum status open_all(struct transfer *t)
     TRY(wait_all(&r, 1, NULL, NULL));
     if (st == ST_OK) st = check_shm(t, node);
     if (st == ST_OK) st = t->source ? transfer_source_open(t) : transfer_dest_open(t);
+    if (st == ST_OK && t->source) st = transfer_pack_open(t);
     if (st == ST_OK) st = transfer_sums_open(t);
     TRY(world_agree(t->w, st));
     TRY(world_agree(t->w, transfer_share_open(t)));
-    st = t->via->open(t);
-    return world_agree(t->w, st);
+    TRY(world_agree(t->w, t->via->open(t)));
+    return pin_slots(t);
 }
 
 enum status transfer_open(struct world *w, const struct config *c, const struct draft_config *d,
-                          const struct transfer_options *opt, const struct state *source, struct transfer **t_p)
+                          const struct transfer_options *opt, const struct state *pools, struct transfer **t_p)
 {
     struct transfer *t = mem_alloc(1, sizeof *t, "transfer");
     if (!t) return ST_E_NOMEM;
@@ -250,12 +266,13 @@ enum status transfer_open(struct world *w, const struct config *c, const struct 
     t->c = c;
     t->d = d;
     t->opt = *opt;
-    t->source = w->role.role == ROLE_PREFILL ? source : NULL;
+    t->source = w->role.role == ROLE_PREFILL ? pools : NULL;
+    t->o = pools ? pools->o : NULL;
     t->n_slots = opt->plan.staging_slots;
     t->n_prefill = w->topo.n_prefill;
     t->n_decode = w->topo.n_decode;
     t->piece_bytes = PIECE_BYTES;
-    t->bounce_bytes = BOUNCE_BYTES;
+    t->pack_bytes = PACK_BYTES;
     t->most_puts = MOST_PUTS;
     t->via = transports[opt->transport];
     enum status st = open_all(t);
@@ -276,7 +293,9 @@ enum status transfer_open(struct world *w, const struct config *c, const struct 
 void transfer_close(struct transfer *t)
 {
     if (!t) return;
+    if (t->pinned) t->o->unpin(t->o, t->pinned);
     if (t->impl) t->via->close(t);
+    transfer_pack_close(t);
     transfer_share_close(t);
     transfer_sums_close(t);
     transfer_source_close(t);
@@ -294,7 +313,13 @@ void transfer_close(struct transfer *t)
 
 enum status transfer_progress(struct transfer *t)
 {
+    for (int i = 0; !t->source && i < t->n_slots; i++) TRY(transfer_unpack_look(t, i));
     return t->via->progress(t);
+}
+
+void transfer_record(struct transfer *t, struct moves *m)
+{
+    t->moves = m;
 }
 
 int64_t transfer_window_bytes(const struct transfer *t)
@@ -305,7 +330,7 @@ int64_t transfer_window_bytes(const struct transfer *t)
 int transfer_free_slots(const struct transfer *t)
 {
     int n = 0;
-    for (int i = 0; i < t->n_slots; i++) n += t->source ? !t->from[i].active : !t->to[i].granted;
+    for (int i = 0; i < t->n_slots; i++) n += t->source ? !t->from[i].active : !t->to[i].granted && !t->to[i].unpack;
     return n;
 }
 

@@ -18,6 +18,7 @@
 
 #include "model/state.h"
 #include "pd/handshake.h"
+#include "pd/moves.h"
 #include "pd/words.h"
 #include "pd/world.h"
 #include "plan/memory.h"
@@ -39,17 +40,21 @@ struct transfer_count { uint64_t bytes, puts, flushes, words, quiets; }; /* quie
 
 struct transfer; /* opaque */
 
-/* transfer_open - make plans and windows after the handshake passed. arena: this prefill rank's state (NULL on
- * decode). Checks free space of /dev/shm first and names needed and available bytes. `--window create` while the
- * osc component is forced to sm is refused (ST_E_CONFIG). Collective on w->xfer. */
+/* transfer_open - make plans and windows after the handshake passed. pools: this rank's state; on prefill what is sent, on
+ * decode what slots will be unpacked to (NULL: slots are not pinned for it). What lies on a device goes through pinned
+ * host memory, asynchronously; memory that cannot be pinned is said once and moves wait for it. Checks free space of
+ * /dev/shm first and names needed and available bytes. `--window create` while the osc component is forced to sm is
+ * refused (ST_E_CONFIG). Collective on w->xfer. */
 enum status transfer_open(struct world *w, const struct config *c, const struct draft_config *d,
-                          const struct transfer_options *opt, const struct state *source, struct transfer **t_p);
+                          const struct transfer_options *opt, const struct state *pools, struct transfer **t_p);
 /* transfer_close - free windows. Collective. */
 void transfer_close(struct transfer *t);
 /* transfer_shared - with --dedupe: bytes of the component this rank has read from slots of other ranks of its node. */
 uint64_t transfer_shared(const struct transfer *t, enum comp comp);
-/* transfer_progress - drive MPI and the transport; cheap. Local. */
+/* transfer_progress - drive MPI, the transport and unpacking; cheap. Local. */
 enum status transfer_progress(struct transfer *t);
+/* transfer_record - the sources' packs and puts go to m from now on (NULL: nowhere). */
+void transfer_record(struct transfer *t, struct moves *m);
 int64_t transfer_window_bytes(const struct transfer *t);
 /* transfer_osc - the osc component as far as it can be known: what mpirun was told ("sm", ...), else "default"; "none"
  * with a transport that has no windows. */
@@ -82,7 +87,9 @@ enum status transfer_abort(struct transfer *t, int slot);
 /* transfer_sending - 1 while something of the slot is queued, unsettled or unsaid. Local. */
 int transfer_sending(const struct transfer *t, int slot);
 /* transfer_push - issue queued runs to destinations that granted; settle (flush, words) what was issued by an
- * earlier call, or at once when settle_now. *idle_p: 1 when nothing is queued or unsettled. Local. */
+ * earlier call, or at once when settle_now. Runs on a device are packed behind the operations that had been given when
+ * they were queued, and put by a later call; this one does not wait, and may be called while the backend does
+ * (ops.idle). *idle_p: 1 when nothing is queued, packed or unsettled. Local. */
 enum status transfer_push(struct transfer *t, int settle_now, int *idle_p);
 
 /* ---- destination side (decode ranks) ---- */
@@ -105,7 +112,8 @@ enum status transfer_drop(struct transfer *t, int slot);
 /* transfer_free_slots - slots of this rank that hold nothing: granted (decode), being sent (prefill). */
 int transfer_free_slots(const struct transfer *t);
 /* transfer_unpack - copy the slot into the pools of `state_slot`, check aux (request, generation, state position)
- * and, when verifying, checksums and NaN scan (ST_E_FAULT naming entry and page). The slot is free afterwards. */
+ * and, when verifying, checksums and NaN scan (ST_E_FAULT naming entry and page). Operations given afterwards see the
+ * state; the host does not wait for it. The slot may be granted at once; its sources hear of that when it was read. */
 enum status transfer_unpack(struct transfer *t, int slot, struct state *s, int state_slot, struct layout_aux *aux_p);
 struct transfer_request { uint64_t bytes[COMP_N], puts[COMP_N], checksum[COMP_N]; double seconds[COMP_N];
                           double first_s, done_s; };

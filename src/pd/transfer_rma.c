@@ -13,9 +13,7 @@ struct window {
 
 struct rma {
     struct window data, words, credit;
-    int *puts;         /* [n_peers] since the last flush */
-    struct buf bounce; /* device arenas only */
-    int64_t bounced;   /* bytes of it in use */
+    int *puts; /* [n_peers] since the last flush */
 };
 
 /* ---- windows ----------------------------------------------------------------------------------------------- */
@@ -100,7 +98,6 @@ static void rma_close(struct transfer *t)
     close_win(&m->credit);
     close_win(&m->words);
     close_win(&m->data);
-    buf_free(&m->bounce);
     mem_free(m->puts);
     mem_free(m);
     t->impl = NULL;
@@ -120,9 +117,7 @@ static enum status own_memory(struct transfer *t)
     if (!m) return ST_E_NOMEM;
     m->data.win = m->words.win = m->credit.win = MPI_WIN_NULL;
     m->puts = mem_alloc((size_t)t->n_peers, sizeof *m->puts, "counts of puts");
-    if (!m->puts) return ST_E_NOMEM;
-    int device = t->source && t->source->arena.place == PLACE_DEVICE;
-    return device ? buf_alloc(&m->bounce, BOUNCE_BYTES, "bounce buffer") : ST_OK;
+    return m->puts ? ST_OK : ST_E_NOMEM;
 }
 
 static enum status rma_open(struct transfer *t)
@@ -145,43 +140,18 @@ static enum status rma_flush(struct transfer *t, int d)
     return mpi_check(MPI_Win_flush(t->peer[d].rank, m->data.win), "MPI_Win_flush");
 }
 
-/* MPI gets host addresses only: a device arena is read into the bounce buffer, which is free again after a flush. */
-static enum status host_address(struct transfer *t, int64_t src, int64_t *bytes, const void **p_p)
-{
-    struct rma *m = t->impl;
-    const struct state *s = t->source;
-    const void *at = (const void *)((uintptr_t)s->arena.p + (uintptr_t)src);
-    if (s->arena.place != PLACE_DEVICE) {
-        *p_p = at;
-        return ST_OK;
-    }
-    if (m->bounced >= t->bounce_bytes) {
-        TRY(mpi_check(MPI_Win_flush_local_all(m->data.win), "MPI_Win_flush_local_all"));
-        m->bounced = 0;
-    }
-    int64_t room = t->bounce_bytes - m->bounced;
-    if (*bytes > room) *bytes = room;
-    char *to = (char *)m->bounce.p + m->bounced;
-    s->o->get(s->o, to, at, (size_t)*bytes);
-    m->bounced += *bytes;
-    *p_p = to;
-    return ST_OK;
-}
-
-static enum status rma_put(struct transfer *t, int d, int64_t off, int64_t src, int64_t bytes, int64_t *took_p, int *puts_p)
+static enum status rma_put(struct transfer *t, int d, int64_t off, const void *from, int64_t bytes, int64_t *took_p, int *puts_p)
 {
     struct rma *m = t->impl;
     int64_t done = 0, limit = t->n_slots * t->peer[d].layout.bytes;
     int puts = 0;
-    if (off < 0 || bytes < 0 || off > limit || bytes > limit - off || src < 0 || src > t->source->layout.bytes - bytes)
-        return ERR(ST_E_RANGE, "put of %lld bytes from %lld to %lld of decode rank %d: outside of its window of %lld",
-                   (long long)bytes, (long long)src, (long long)off, d, (long long)limit);
+    if (off < 0 || bytes < 0 || off > limit || bytes > limit - off)
+        return ERR(ST_E_RANGE, "put of %lld bytes to %lld of decode rank %d: outside of its window of %lld",
+                   (long long)bytes, (long long)off, d, (long long)limit);
     while (done < bytes) {
         int64_t n = bytes - done < t->piece_bytes ? bytes - done : t->piece_bytes;
-        const void *p;
         if (m->puts[d] >= t->most_puts) TRY(rma_flush(t, d));
-        TRY(host_address(t, src + done, &n, &p));
-        TRY(mpi_check(MPI_Put(p, (int)n, MPI_BYTE, t->peer[d].rank, (MPI_Aint)(off + done), (int)n, MPI_BYTE, m->data.win),
+        TRY(mpi_check(MPI_Put((const char *)from + done, (int)n, MPI_BYTE, t->peer[d].rank, (MPI_Aint)(off + done), (int)n, MPI_BYTE, m->data.win),
                       "MPI_Put"));
         m->puts[d]++;
         puts++;

@@ -73,10 +73,9 @@ static enum status open_data(struct transfer *t, int d)
     return ST_OK;
 }
 
-static enum status msg_put(struct transfer *t, int d, int64_t off, int64_t src, int64_t bytes, int64_t *took_p, int *puts_p)
+static enum status msg_put(struct transfer *t, int d, int64_t off, const void *from, int64_t bytes, int64_t *took_p, int *puts_p)
 {
     struct messages *m = t->impl;
-    const struct state *s = t->source;
     int64_t done = 0;
     int puts = 0;
     while (done < bytes) {
@@ -88,7 +87,7 @@ static enum status msg_put(struct transfer *t, int d, int64_t off, int64_t src, 
                 n = bytes - done < room ? bytes - done : room;
         struct record r = {off + done, n};
         memcpy(b + m->used, &r, sizeof r);
-        s->o->get(s->o, b + m->used + sizeof r, (const void *)((uintptr_t)s->arena.p + (uintptr_t)(src + done)), (size_t)n);
+        memcpy(b + m->used + sizeof r, (const char *)from + done, (size_t)n);
         m->used += sizeof r + (size_t)n;
         memcpy(&h, b, sizeof h);
         h.n++;

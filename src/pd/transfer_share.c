@@ -200,6 +200,18 @@ enum status transfer_share_unpack(struct transfer *t, int slot, struct state *s,
     return ST_OK;
 }
 
+void transfer_share_range(const struct transfer *t, char **begin_p, char **end_p)
+{
+    const struct sharing *x = t->sharing;
+    for (int c = 0; x && c < COMP_N; c++) {
+        const struct lender *l = &x->lender[c];
+        if (l->tp_rank < 0) continue;
+        char *begin = (char *)(uintptr_t)l->data, *end = begin + t->n_slots * l->layout.bytes;
+        if (begin < *begin_p) *begin_p = begin;
+        if (end > *end_p) *end_p = end;
+    }
+}
+
 uint64_t transfer_shared(const struct transfer *t, enum comp comp)
 {
     return t->shared[comp];

@@ -58,7 +58,7 @@ static enum status find_active(struct transfer *t, int slot, const char *what, s
 
 static int pending(const struct source_slot *s, const struct out *o)
 {
-    return o->issued < o->n || o->unsettled || ((s->final || s->failed || s->aborted || o->stopped) && !o->done);
+    return o->issued < o->n || o->staged || o->unsettled || ((s->final || s->failed || s->aborted || o->stopped) && !o->done);
 }
 
 enum status transfer_begin(struct transfer *t, int slot, uint32_t generation, int request, int state_slot, int n_pages)
@@ -94,6 +94,7 @@ struct adding {
     struct out *o;
     int room;
     enum comp comp;
+    uint64_t after;
 };
 
 static enum status add_run(void *ctx, const struct plan_run *r)
@@ -101,12 +102,13 @@ static enum status add_run(void *ctx, const struct plan_run *r)
     struct adding *x = ctx;
     struct out *o = x->o;
     struct queued *last = o->n > o->issued ? &o->run[o->n - 1] : NULL; /* one already begun is left alone */
-    if (last && last->comp == x->comp && last->src + last->bytes == r->src && last->dst + last->bytes == r->dst) {
+    if (last && last->comp == x->comp && last->after == x->after && last->src + last->bytes == r->src &&
+        last->dst + last->bytes == r->dst) {
         last->bytes += r->bytes;
         return ST_OK;
     }
     if (o->n == x->room) return ERR(ST_E_INTERNAL, "%s: more than the planned %d runs", comp_name[x->comp], x->room);
-    o->run[o->n++] = (struct queued){r->src, r->dst, r->bytes, x->comp};
+    o->run[o->n++] = (struct queued){r->src, r->dst, r->bytes, x->after, x->comp};
     return ST_OK;
 }
 
@@ -115,9 +117,10 @@ static enum status add_run(void *ctx, const struct plan_run *r)
 static enum status add_items(struct transfer *t, struct source_slot *s, int paged, int i0, int i1)
 {
     const int32_t *page = state_pages(t->source, s->state_slot);
+    uint64_t after = t->packing ? t->o->fence(t->o) : 0; /* what is queued is as the operations given so far leave it */
     for (int d = 0; d < t->n_peers; d++) {
         const struct peer *p = &t->peer[d];
-        struct adding x = {&s->out[d], p->max_runs, COMP_MLA};
+        struct adding x = {&s->out[d], p->max_runs, COMP_MLA, after};
         if (s->out[d].stopped) continue; /* that destination wants no more of it */
         for (int k = 0; k < p->plan.n; k++) {
             const struct plan_copy *copy = &p->plan.copy[k];
@@ -241,10 +244,9 @@ static enum word_state credit_of(const struct transfer *t, int slot, int d)
     return v.state;
 }
 
-/* --inject delay: the last run is not through yet */
-static int held_back(const struct transfer *t, const struct out *o)
+int transfer_held_back(const struct transfer *t, int slot, int d)
 {
-    return t->opt.delay_s > 0 && MPI_Wtime() < o->due;
+    return t->opt.delay_s > 0 && MPI_Wtime() < t->from[slot].out[d].due;
 }
 
 /* share a time span among the components by their bytes */
@@ -255,38 +257,59 @@ static void share_time(struct out *o, const int64_t *bytes, double seconds)
     for (int c = 0; c < COMP_N && all > 0; c++) o->line[c].seconds += seconds * (double)bytes[c] / (double)all;
 }
 
+enum status transfer_put(struct transfer *t, int slot, int d, enum comp comp, int64_t dst, const void *from, int64_t bytes,
+                         double begin, int64_t *took_p)
+{
+    struct out *o = &t->from[slot].out[d];
+    struct word_line *line = &o->line[comp];
+    int64_t took = 0;
+    int puts = 0;
+    TRY(t->via->put(t, d, slot * t->peer[d].layout.bytes + dst, from, bytes, &took, &puts));
+    *took_p = took;
+    if (took == 0) return ST_OK;
+    if (line->bytes == 0) line->first_s = begin;
+    line->bytes += (uint64_t)took;
+    line->runs += (uint64_t)puts;
+    t->count[comp].bytes += (uint64_t)took;
+    t->count[comp].puts += (uint64_t)puts;
+    puts_issued += (uint64_t)puts;
+    o->batch[comp] += took;
+    o->touched |= 1u << comp;
+    o->unsettled += puts;
+    if (t->opt.delay_s > 0) o->due = MPI_Wtime() + t->opt.delay_s;
+    return ST_OK;
+}
+
+/* put what is queued; what lies on a device is packed first, and put by transfer_pack_run */
 static enum status issue(struct transfer *t, int slot, int d)
 {
     struct out *o = &t->from[slot].out[d];
-    int64_t base = slot * t->peer[d].layout.bytes, put[COMP_N] = {0};
+    int64_t put[COMP_N] = {0};
     double begin = world_now(t->w);
-    while (o->issued < o->n && !held_back(t, o)) {
+    while (o->issued < o->n && (t->packing || !transfer_held_back(t, slot, d))) {
         struct queued *q = &o->run[o->issued];
-        struct word_line *line = &o->line[q->comp];
         int64_t took = 0;
-        int puts = 0;
-        TRY(t->via->put(t, d, base + q->dst, q->src, q->bytes, &took, &puts));
-        if (took > 0) {
-            if (line->bytes == 0) line->first_s = begin;
-            line->bytes += (uint64_t)took;
-            line->runs += (uint64_t)puts;
-            t->count[q->comp].bytes += (uint64_t)took;
-            t->count[q->comp].puts += (uint64_t)puts;
-            puts_issued += (uint64_t)puts;
-            put[q->comp] += took;
-            o->batch[q->comp] += took;
-            o->touched |= 1u << q->comp;
-            o->unsettled += puts;
-            if (t->opt.delay_s > 0) o->due = MPI_Wtime() + t->opt.delay_s;
-            q->src += took;
-            q->dst += took;
-            q->bytes -= took;
-        }
-        if (q->bytes > 0) break; /* the transport has no room just now */
-        o->issued++;
+        if (q->src < 0 || q->src > t->source->layout.bytes - q->bytes)
+            return ERR(ST_E_RANGE, "run of %lld bytes from %lld: outside of the arena of %lld", (long long)q->bytes,
+                       (long long)q->src, (long long)t->source->layout.bytes);
+        const char *from = (const char *)t->source->arena.p;
+        if (t->packing) took = transfer_pack_add(t, slot, d, q);
+        else TRY(transfer_put(t, slot, d, q->comp, q->dst, from + q->src, q->bytes, begin, &took));
+        put[q->comp] += took;
+        q->src += took;
+        q->dst += took;
+        q->bytes -= took;
+        if (q->bytes > 0 && !(t->packing && took)) break; /* no room just now */
+        o->issued += q->bytes == 0;
     }
-    share_time(o, put, world_now(t->w) - begin);
+    if (!t->packing) share_time(o, put, world_now(t->w) - begin);
     return ST_OK;
+}
+
+/* nothing is on its way that a last word would have to wait for, but puts */
+static int all_through(const struct source_slot *s, const struct out *o)
+{
+    return !o->staged && (s->failed || o->stopped || (s->final && o->issued == o->n));
 }
 
 /* flush what was put, then say so: PART, or DONE when nothing is left to come */
@@ -299,8 +322,9 @@ static enum status settle(struct transfer *t, int slot, int d)
         TRY(t->via->flush(t, d));
         share_time(o, o->batch, world_now(t->w) - begin);
         o->unsettled = 0;
+        transfer_pack_settled(t, slot, d);
     }
-    int last = s->failed || o->stopped || (s->final && o->issued == o->n);
+    int last = all_through(s, o);
     unsigned mask = 0;
     for (int c = 0; c < COMP_N; c++) {
         int touched = o->touched >> c & 1;
@@ -323,7 +347,7 @@ static enum status settle(struct transfer *t, int slot, int d)
 
 static int to_settle(const struct source_slot *s, const struct out *o)
 {
-    return o->unsettled || (!o->done && (s->failed || o->stopped || (s->final && o->issued == o->n)));
+    return o->unsettled || (!o->done && all_through(s, o));
 }
 
 /* one step of one slot towards one destination */
@@ -339,10 +363,16 @@ static enum status push_one(struct transfer *t, int slot, int d, int settle_now)
     }
     if (!pending(s, o)) return ST_OK;
     int first = !settle_now || t->opt.delay_s > 0; /* a slow run that is through is said before the next holds it up */
-    if (first && to_settle(s, o) && !held_back(t, o)) TRY(settle(t, slot, d));
-    if (!o->stopped) TRY(issue(t, slot, d));
-    if (settle_now && to_settle(s, o) && !held_back(t, o)) TRY(settle(t, slot, d));
-    return ST_OK;
+    if (first && to_settle(s, o) && !transfer_held_back(t, slot, d)) TRY(settle(t, slot, d));
+    return o->stopped ? ST_OK : issue(t, slot, d);
+}
+
+/* what was put in this turn */
+static enum status settle_one(struct transfer *t, int slot, int d)
+{
+    const struct source_slot *s = &t->from[slot];
+    if (credit_of(t, slot, d) == WORD_NONE || !to_settle(s, &s->out[d]) || transfer_held_back(t, slot, d)) return ST_OK;
+    return settle(t, slot, d);
 }
 
 enum status transfer_push(struct transfer *t, int settle_now, int *idle_p)
@@ -351,12 +381,16 @@ enum status transfer_push(struct transfer *t, int settle_now, int *idle_p)
     int idle = 1;
     TRY(t->via->progress(t));
     TRY(t->via->sync(t));
+    for (int slot = 0; slot < t->n_slots; slot++)
+        for (int d = 0; t->from[slot].active && d < t->n_peers; d++)
+            if (!t->from[slot].out[d].done) TRY(push_one(t, slot, d, settle_now));
+    TRY(transfer_pack_run(t));
     for (int slot = 0; slot < t->n_slots; slot++) {
         struct source_slot *s = &t->from[slot];
         int all_done = 1;
         for (int d = 0; s->active && d < t->n_peers; d++) {
             struct out *o = &s->out[d];
-            if (!o->done) TRY(push_one(t, slot, d, settle_now));
+            if (!o->done && settle_now) TRY(settle_one(t, slot, d));
             if (pending(s, o)) idle = 0;
             all_done &= o->done;
         }
@@ -375,13 +409,13 @@ void transfer_source_table(const struct transfer *t)
             if (o->done) continue;
             struct word_value v = word_unpack(word_load(t->credit + credit_at(t, d, slot)));
             log_error(
-                "request %d slot %d generation %u to decode rank %d: %d of %d pages queued, %s, %d runs wait, %d puts unsettled, "
-                "credit %s of generation %u",
+                "request %d slot %d generation %u to decode rank %d: %d of %d pages queued, %s, %d runs wait, %d pieces are packed, %d puts "
+                "unsettled, credit %s of generation %u",
                 s->request, slot, s->generation, t->peer[d].rank, s->pages_queued, s->n_pages,
                 s->failed    ? "failed"
                 : o->stopped ? "aborted"
                 : s->final   ? "final"
                              : "not final",
-                o->n - o->issued, o->unsettled, v.state <= WORD_FREED ? word_state_name[v.state] : "?", v.generation);
+                o->n - o->issued, o->staged, o->unsettled, v.state <= WORD_FREED ? word_state_name[v.state] : "?", v.generation);
         }
 }

@@ -1,5 +1,6 @@
 /* The CPU backend: what the machine can run, memory, and the table. */
 #include <cpuid.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -102,6 +103,61 @@ static void zero(struct ops *o, void *dst, size_t bytes)
     if (bytes) memset(dst, 0, bytes);
 }
 
+/* Moves: memory is memory, and a move ends before its call does. */
+
+static enum status pin(struct ops *o, void *p, size_t bytes, const char **why_p)
+{
+    (void)o, (void)p, (void)bytes, (void)why_p;
+    return ST_OK;
+}
+
+static void unpin(struct ops *o, void *p)
+{
+    (void)o, (void)p;
+}
+
+static uint64_t fence(struct ops *o)
+{
+    (void)o;
+    return 0;
+}
+
+static uint64_t pack(struct ops *o, const struct ops_run *run, int n, uint64_t after)
+{
+    (void)after;
+    for (int i = 0; i < n; i++) memcpy(run[i].host, run[i].bmem, (size_t)run[i].bytes);
+    return ++cpu_impl_of(o)->moves;
+}
+
+static uint64_t unpack(struct ops *o, const struct ops_run *run, int n, uint64_t after)
+{
+    (void)after;
+    for (int i = 0; i < n; i++) memcpy(run[i].bmem, run[i].host, (size_t)run[i].bytes);
+    return ++cpu_impl_of(o)->moves;
+}
+
+static int moved(struct ops *o, uint64_t ticket)
+{
+    return ticket <= cpu_impl_of(o)->moves;
+}
+
+static void join(struct ops *o, uint64_t ticket)
+{
+    (void)o, (void)ticket;
+}
+
+static double fence_s(struct ops *o, uint64_t f)
+{
+    (void)o, (void)f;
+    return NAN;
+}
+
+static void move_s(struct ops *o, uint64_t ticket, double s[2])
+{
+    (void)o, (void)ticket;
+    s[0] = s[1] = NAN;
+}
+
 static enum status prepare(struct ops *o, int max_rows)
 {
     struct cpu_impl *im = cpu_impl_of(o);
@@ -161,6 +217,15 @@ static const struct ops cpu_table = {
     .get = put,
     .zero = zero,
     .copy = put,
+    .pin = pin,
+    .unpin = unpin,
+    .fence = fence,
+    .pack = pack,
+    .unpack = unpack,
+    .moved = moved,
+    .join = join,
+    .fence_s = fence_s,
+    .move_s = move_s,
     .prepare = prepare,
     .check = check,
     .close = cpu_close,

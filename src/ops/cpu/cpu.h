@@ -69,6 +69,7 @@ struct cpu_impl {
     struct buf lin;      /* linear.c: sums, expanded weights, converted rows */
     struct buf moe;      /* moe.c */
     enum status failed;  /* what check() says */
+    uint64_t moves;      /* so far: the last ticket */
 };
 
 /* cpu_reserve - make b, one of im's three buffers, at least bytes large (content lost). NULL when memory is out: the
