@@ -1,6 +1,7 @@
 /* Operations of the draft: rotation, keys and values in head-major pages, attention of a block. */
 #include "attend.h"
 #include "cuda.h"
+#include "draft.h"
 
 #include <math.h>
 
@@ -146,6 +147,7 @@ void cuda_draft_attend(struct ops *o, const float *q, int64_t ldq, const float *
                       (float)(1.0 / sqrt((double)d)), s, out};
     size_t bytes = at_bytes(d, d, 0);
     if (rows < 1) return;
+    if (draft_wg(o, {q, kb, vb, ldq, ldk, ldv, ldo, kc, vc, q_heads, kv_heads, d, window, a.scale, rows, n_seq, s, out})) return;
     if (d > AT_DV) {
         log_error("draft_attend: head size %d is above %d", d, (int)AT_DV);
         abort();

@@ -37,11 +37,11 @@ static __global__ void __launch_bounds__(AT_BLOCK) absorbed_kernel(struct mla_ab
     struct at_tile t = at_carve((float *)mem, a.width, a.rank, true, a.scale);
     struct at_state st;
     const struct cu_seq s = cu_seq_at(a.seqs, blockIdx.z);
-    const int lanes = s.n_rows * a.heads, i0 = blockIdx.x * AT_LANES, from = blockIdx.y * MLA_SPLIT;
+    const int lanes = s.n_rows * a.heads, i0 = blockIdx.x * AT_LANES, from = blockIdx.y * a.split;
     if (i0 >= lanes) return;
     int last = (i0 + AT_LANES < lanes ? i0 + AT_LANES : lanes) - 1, end = s.pos0 + last / a.heads + 1;
     if (from >= end) return;
-    if (end > from + MLA_SPLIT) end = from + MLA_SPLIT;
+    if (end > from + a.split) end = from + a.split;
     for (int l = 0; l < AT_LANES; l++) {
         int i = i0 + l, row = i / a.heads;
         at_query(t, l, i < lanes ? a.q + (s.row0 + row) * a.ldq + (int64_t)(i % a.heads) * a.width : NULL, 0, s.pos0 + row + 1);
@@ -75,7 +75,7 @@ static __global__ void __launch_bounds__(128) merge_kernel(struct mla_absorbed a
     const struct cu_seq s = cu_seq_at(a.seqs, blockIdx.z);
     int row = blockIdx.y, h = blockIdx.x;
     if (row >= s.n_rows) return;
-    int n = (s.pos0 + row) / MLA_SPLIT + 1;
+    int n = (s.pos0 + row) / a.split + 1;
     const float *__restrict__ p = mla_part(a, blockIdx.z, (int64_t)row * a.heads + h, 0);
     const int64_t ld = a.rank + 2;
     float *part = weight + (a.splits + 3) / 4 * 4, top = -INFINITY, sum = 0;
@@ -97,19 +97,22 @@ static __global__ void __launch_bounds__(128) merge_kernel(struct mla_absorbed a
     }
 }
 
-static void absorbed_launch(struct ops *o, struct mla_absorbed *a, const struct paged *cache, const struct seq_rows *job, int n, int splits)
+static void absorbed_launch(struct ops *o, struct mla_absorbed *a, const struct paged *cache, const struct seq_rows *job, int n, int splits,
+                            int hopper)
 {
     cudaStream_t st = cu_impl(o)->stream;
     size_t bytes = at_bytes(a->width, a->rank, 1);
     a->seqs = cu_seqs(o, job, n, a->page, 0, &a->rows);
     a->splits = splits;
     a->part = (float *)cu_scratch(o, (size_t)n * a->rows * a->heads * splits * (a->rank + 2) * sizeof(float));
-    if (!mla_fast(o, *a, n)) {
+    if (hopper) mla_decode_wg(o, *a, n);
+    else if (!mla_fast(o, *a, n)) {
         dim3 grid((unsigned)cu_parts((int64_t)a->rows * a->heads, AT_LANES), (unsigned)splits, (unsigned)n);
         CU(cudaFuncSetAttribute(absorbed_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
         absorbed_kernel<<<grid, AT_BLOCK, bytes, st>>>(*a, at_pages_of(cache, a->width));
         CU_LAUNCHED("mla_attend");
     }
+    if (hopper && splits == 1) return;
     merge_kernel<<<dim3((unsigned)a->heads, (unsigned)a->rows, (unsigned)n), 128, 2 * cu_up((size_t)splits, 4) * sizeof(float), st>>>(*a);
     CU_LAUNCHED("mla_attend merge");
 }
@@ -118,21 +121,23 @@ static void absorbed_launch(struct ops *o, struct mla_absorbed *a, const struct 
 void cuda_mla_attend(struct ops *o, const float *q, int64_t ldq, const struct paged *cache, int rank, int rope, float scale,
                      int heads, const struct seq_rows *seq, int n_seq, float *z, int64_t ldz)
 {
-    struct mla_absorbed a = {q, ldq, ldz, (const char *)cache->base, cache->stride, cache->page, cache->kv, rank, rank + rope, heads, 0, 0, scale, NULL, NULL, z};
+    struct mla_absorbed a = {q, ldq, ldz, (const char *)cache->base, cache->stride, cache->page, cache->kv, rank, rank + rope, heads, 0, 0, 0, scale, NULL, NULL, z};
     struct seq_rows job[JOBS];
     int n = 0, rows = 0, splits = 0;
+    const int hopper = mla_decode_wg_fits(o, cache, rank, rope);
     if (rank > AT_DV) {
         log_error("mla_attend: latent rank %d is above %d", rank, (int)AT_DV);
         abort();
     }
+    a.split = hopper ? MLA_SEGMENT : MLA_SPLIT;
     for (int i = 0; i < n_seq; i++)
         for (int r = 0; r < seq[i].n_rows;) {
-            int most_splits = (seq[i].pos0 + seq[i].n_rows - 1) / MLA_SPLIT + 1;
+            int most_splits = (seq[i].pos0 + seq[i].n_rows - 1) / a.split + 1;
             int64_t lane = (int64_t)heads * most_splits * (rank + 2) * 4, fit = PART_BYTES / lane > 1 ? PART_BYTES / lane : 1;
             int take = seq[i].n_rows - r < fit ? seq[i].n_rows - r : (int)fit;
             int rows_now = take > rows ? take : rows, splits_now = most_splits > splits ? most_splits : splits;
             if (n && (n == JOBS || (int64_t)(n + 1) * rows_now * heads * splits_now * (rank + 2) * 4 > PART_BYTES)) {
-                absorbed_launch(o, &a, cache, job, n, splits);
+                absorbed_launch(o, &a, cache, job, n, splits, hopper);
                 n = rows = splits = 0;
                 continue;
             }
@@ -141,7 +146,7 @@ void cuda_mla_attend(struct ops *o, const float *q, int64_t ldq, const struct pa
             splits = splits_now;
             r += take;
         }
-    if (n) absorbed_launch(o, &a, cache, job, n, splits);
+    if (n) absorbed_launch(o, &a, cache, job, n, splits, hopper);
 }
 
 /* ---- expanded --------------------------------------------------------------------------------------------- */
@@ -243,6 +248,7 @@ void cuda_mla_attend_expanded(struct ops *o, const float *q, int64_t ldq, const 
 {
     size_t bytes = at_bytes(nope + rope, v_dim, 0);
     const int fast = mla_prefill_fits(o, cache, rope, nope, v_dim);
+    const int hopper = mla_prefill_wg_fits(o, cache, rank, rope, nope, v_dim);
     if (v_dim > AT_DV) {
         log_error("mla_attend_expanded: value size %d is above %d", v_dim, (int)AT_DV);
         abort();
@@ -252,13 +258,23 @@ void cuda_mla_attend_expanded(struct ops *o, const float *q, int64_t ldq, const 
         int rows, end = seq[i].pos0 + seq[i].n_rows;
         struct at_pages c = at_pages_of(cache, rank + rope);
         const struct cu_seq *s = cu_seqs(o, &seq[i], 1, cache->page, 0, &rows);
+        struct mla_expanded e = {q, ldq, ldo, wkv->n, (const char *)cache->base, cache->stride, cache->page, rank, rank + rope, heads, nope,
+                                 v_dim, rows, scale, s, NULL, out};
+        if (hopper) {
+            size_t latent_bytes = cu_up((size_t)end * (rank + rope) * 2, 256);
+            char *mem = (char *)cu_scratch_more(o, latent_bytes + (size_t)end * wkv->n * 2);
+            e.kv = (__nv_bfloat16 *)(mem + latent_bytes);
+            mla_expand(o, cache, s, end, rank, rope, wkv, (__nv_bfloat16 *)mem, (__nv_bfloat16 *)(mem + latent_bytes));
+            mla_prefill_wg(o, e, (__nv_bfloat16 *)mem, end);
+            continue;
+        }
         size_t head = cu_up((size_t)EXPAND * rank * 4, 256), tile = cu_up((size_t)EXPAND * wkv->n * 4, 256);
         char *mem = (char *)cu_scratch_more(o, head + (fast ? tile + (size_t)end * wkv->n * 2 : (size_t)end * wkv->n * 4));
         __nv_bfloat16 *narrow = fast ? (__nv_bfloat16 *)(mem + head + tile) : NULL;
         expand(o, c, s, end, wkv, rank, (float *)mem, (float *)(mem + head), narrow);
         if (fast) {
-            mla_prefill(o, {q, ldq, ldo, wkv->n, (const char *)cache->base, cache->stride, cache->page, rank, rank + rope, heads, nope,
-                            v_dim, rows, scale, s, narrow, out});
+            e.kv = narrow;
+            mla_prefill(o, e);
             continue;
         }
         struct expanded a = {q, ldq, ldo, {c, (float *)(mem + head), wkv->n, 0, nope, v_dim, rank, rope}, scale, s, out};

@@ -4,7 +4,8 @@
 
 #include "cuda.h"
 
-enum { MLA_SPLIT = 512 };      /* positions per part: parts depend on the position alone */
+/* positions per part, and on Hopper: parts depend on the position alone */
+enum { MLA_SPLIT = 512, MLA_SEGMENT = 8192 };
 
 struct mla_absorbed {
     const float *q;
@@ -14,6 +15,7 @@ struct mla_absorbed {
     int page;
     enum ops_kv kv;
     int rank, width, heads, splits, rows;
+    int split;                 /* positions per part */
     float scale;
     const struct cu_seq *seqs;
     float *part;               /* [seq][rows][heads][splits][rank + 2]: weighted sum, maximum, sum */
@@ -22,6 +24,9 @@ struct mla_absorbed {
 
 /* mla_fast - parts of n sequences on tensor cores; 0: not for these sizes and types */
 int mla_fast(struct ops *o, const struct mla_absorbed &a, int n);
+/* the same on Hopper; where there is one part it goes to z as it is */
+int mla_decode_wg_fits(const struct ops *o, const struct paged *cache, int rank, int rope);
+void mla_decode_wg(struct ops *o, const struct mla_absorbed &a, int n);
 
 /* Expanded attention of one sequence: q, keys and values of all positions. */
 struct mla_expanded {
@@ -39,6 +44,13 @@ struct mla_expanded {
 /* mla_prefill_fits - whether mla_prefill takes these sizes and types */
 int mla_prefill_fits(const struct ops *o, const struct paged *cache, int rope, int nope, int v_dim);
 void mla_prefill(struct ops *o, const struct mla_expanded &a);
+/* the same on Hopper; latent: rows of all end positions as mla_expand leaves them */
+int mla_prefill_wg_fits(const struct ops *o, const struct paged *cache, int rank, int rope, int nope, int v_dim);
+void mla_prefill_wg(struct ops *o, const struct mla_expanded &a, const __nv_bfloat16 *latent, int end);
+/* mla_expand - latent [end][rank + rope]: rows of the positions [0, end) of sequence s; kv [end][wkv->n]: their keys
+ * and values. Hopper, BF16 cache, rank a multiple of 64. */
+void mla_expand(struct ops *o, const struct paged *cache, const struct cu_seq *s, int end, int rank, int rope,
+                const struct mat *wkv, __nv_bfloat16 *latent, __nv_bfloat16 *kv);
 
 #ifdef __CUDACC__
 static __device__ __forceinline__ float *mla_part(const struct mla_absorbed &a, int seq, int64_t lane, int split)

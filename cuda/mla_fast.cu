@@ -45,11 +45,11 @@ template <int RANK, int ROPE, int MT, int STAGES, int WARPS> static __global__ v
     extern __shared__ __align__(16) char mem[];
     F &f = *(F *)mem;
     const struct cu_seq s = cu_seq_at(a.seqs, blockIdx.z);
-    const int lanes = s.n_rows * a.heads, i0 = blockIdx.x * F::LANES, from = blockIdx.y * MLA_SPLIT;
+    const int lanes = s.n_rows * a.heads, i0 = blockIdx.x * F::LANES, from = blockIdx.y * a.split;
     if (i0 >= lanes) return;
     int last = (i0 + F::LANES < lanes ? i0 + F::LANES : lanes) - 1, end = s.pos0 + last / a.heads + 1;
     if (from >= end) return;
-    if (end > from + MLA_SPLIT) end = from + MLA_SPLIT;
+    if (end > from + a.split) end = from + a.split;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, q4 = lane & 3;
     const int tiles = (end - from + KEYS - 1) / KEYS;
 #pragma unroll

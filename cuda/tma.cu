@@ -38,9 +38,9 @@ struct cu_map cu_map_new(const void *base, int n_dims, const int64_t *dim, const
         b[i] = (cuuint32_t)box[i];
         if (i + 1 < n_dims) s[i] = (cuuint64_t)stride[i];
     }
-    CUresult r = encoder()((CUtensorMap *)&m, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, (cuuint32_t)n_dims, (void *)base, d, s, b, step,
-                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    CUresult r = encoder()((CUtensorMap *)&m, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, (cuuint32_t)n_dims, (void *)base, d, s,
+                           b, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (r != CUDA_SUCCESS) {
         log_error("tensor map of %d dimensions at %p refused: driver error %d", n_dims, base, (int)r);
         abort();

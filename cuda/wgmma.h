@@ -84,7 +84,8 @@ static __device__ __forceinline__ void bar_expect(uint64_t *b, int bytes)
 /* until phase (0, 1, 0, ..) of the barrier is over */
 static __device__ __forceinline__ void bar_wait(uint64_t *b, int phase)
 {
-    WG_ASM("{\n.reg .pred p;\nWAIT:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra WAIT;\nDONE:\n}"
+    WG_ASM("{\n.reg .pred p;\nWAIT:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra WAIT;\n"
+           "DONE:\n}"
            ::"r"(cu_shared(b)), "r"(phase) : "memory");
 }
 
@@ -102,9 +103,11 @@ static __device__ __forceinline__ void tma_load(void *to, const struct cu_map *m
            ::"r"(cu_shared(to)), "l"(m), "r"(cu_shared(b)), "r"(x), "r"(y), "r"(z) : "memory");
 }
 
-static __device__ __forceinline__ void tma_load(void *to, const struct cu_map *m, uint64_t *b, int x, int y, int z, int w)
+static __device__ __forceinline__ void tma_load(void *to, const struct cu_map *m, uint64_t *b, int x, int y, int z,
+                                                int w)
 {
-    WG_ASM("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
+    WG_ASM("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+           "[%0], [%1, {%3, %4, %5, %6}], [%2];"
            ::"r"(cu_shared(to)), "l"(m), "r"(cu_shared(b)), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
 
@@ -135,6 +138,26 @@ template <int N> static __device__ __forceinline__ void wg_more_registers()
 template <int N> static __device__ __forceinline__ void wg_less_registers()
 {
     WG_ASM("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/* a launch in clusters of `cluster` neighbours along x */
+template <class J>
+static void wg_launch(void (*kernel)(J), int cluster, dim3 grid, int threads, size_t bytes, cudaStream_t st,
+                      const J &job)
+{
+    cudaLaunchAttribute a = {};
+    cudaLaunchConfig_t c = {};
+    a.id = cudaLaunchAttributeClusterDimension;
+    a.val.clusterDim.x = (unsigned)cluster;
+    a.val.clusterDim.y = a.val.clusterDim.z = 1;
+    c.gridDim = grid;
+    c.blockDim = dim3((unsigned)threads);
+    c.dynamicSmemBytes = bytes;
+    c.stream = st;
+    c.attrs = &a;
+    c.numAttrs = 1;
+    CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    CU(cudaLaunchKernelEx(&c, kernel, J(job)));
 }
 
 /* ---- clusters ---------------------------------------------------------------------------------------------------- */
@@ -168,8 +191,8 @@ static __device__ __forceinline__ float cluster_load(uint32_t at)
 
 /* ---- products of a warpgroup --------------------------------------------------------------------------------- */
 
-/* an operand in swizzled blocks of `rows` rows; p: its first element of this product (a multiple of 16 columns of the
- * inner dimension, or of 8 rows). Rows are the other dimension of the product where they hold the inner one (K-major). */
+/* an operand in swizzled blocks of `rows` rows; p: its first element of this product (a multiple of 16 columns where
+ * rows hold the inner dimension, of 16 rows where they are it) */
 static __device__ __forceinline__ uint64_t wg_operand(const void *p, int rows)
 {
     uint64_t at = (cu_shared(p) & 0x3ffff) >> 4, block = (uint64_t)rows * 128 >> 4;
@@ -206,9 +229,11 @@ template <int N> static __device__ __forceinline__ void wg_hold(uint32_t (&d)[N]
     for (int i = 0; i < N; i++) asm volatile("" : "+r"(d[i])::"memory");
 }
 
-/* wg_ss, wg_rs - d (+)= a . b for 64 rows, N columns (2 values of d each), 16 inner elements; a from shared memory or from
- * registers; add 0: d = a . b. B_INNER 1: b's rows hold the inner dimension (keys of Q K^T), 0: they are it (values). */
-#define WG_F8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+/* wg_ss, wg_rs - d (+)= a . b for 64 rows, N columns (N / 2 values of d a thread), 16 inner elements; a from shared
+ * memory or from registers; add 0: d = a . b. B_INNER 1: rows of b hold the inner dimension (keys of Q K^T), 0: they are
+ * it (values). */
+#define WG_F4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define WG_F8(d, i) WG_F4(d, i), WG_F4(d, i + 4)
 #define WG_F32(d, i) WG_F8(d, i), WG_F8(d, i + 8), WG_F8(d, i + 16), WG_F8(d, i + 24)
 #define WG_LIST64 \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
@@ -232,21 +257,22 @@ template <int N> static __device__ __forceinline__ void wg_hold(uint32_t (&d)[N]
 #define WG_D256 WG_F32(d, 0), WG_F32(d, 32), WG_F32(d, 64), WG_F32(d, 96)
 
 /* A0 .. A6: numbers of the operands behind the N / 2 of d */
-#define WG_PRODUCTS(N, A0, A1, A2, A3, A4, A5, A6)                                                                         \
-    template <int B_INNER> static __device__ __forceinline__ void wg_ss(float (&d)[N / 2], uint64_t a, uint64_t b, int add) \
-    {                                                                                                                      \
-        WG_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %" A2 ", 0;\n"                                                            \
-               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WG_LIST##N "}, %" A0 ", %" A1                  \
-               ", p, 1, 1, 0, %" A3 ";\n}"                                                                                 \
-               : WG_D##N : "l"(a), "l"(b), "r"(add), "n"(!B_INNER));                                                       \
-    }                                                                                                                      \
-    template <int B_INNER>                                                                                                 \
-    static __device__ __forceinline__ void wg_rs(float (&d)[N / 2], const uint32_t *a, uint64_t b, int add)                \
-    {                                                                                                                      \
-        WG_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %" A5 ", 0;\n"                                                            \
-               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WG_LIST##N "}, {%" A0 ", %" A1 ", %" A2        \
-               ", %" A3 "}, %" A4 ", p, 1, 1, %" A6 ";\n}"                                                                 \
-               : WG_D##N : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(!B_INNER));                   \
+#define WG_PRODUCTS(N, A0, A1, A2, A3, A4, A5, A6) \
+    template <int B_INNER> \
+    static __device__ __forceinline__ void wg_ss(float (&d)[N / 2], uint64_t a, uint64_t b, int add) \
+    { \
+        WG_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %" A2 ", 0;\n" \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WG_LIST##N "}, %" A0 ", %" A1 \
+               ", p, 1, 1, 0, %" A3 ";\n}" \
+               : WG_D##N : "l"(a), "l"(b), "r"(add), "n"(!B_INNER)); \
+    } \
+    template <int B_INNER> \
+    static __device__ __forceinline__ void wg_rs(float (&d)[N / 2], const uint32_t *a, uint64_t b, int add) \
+    { \
+        WG_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %" A5 ", 0;\n" \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WG_LIST##N "}, {%" A0 ", %" A1 ", %" A2 \
+               ", %" A3 "}, %" A4 ", p, 1, 1, %" A6 ";\n}" \
+               : WG_D##N : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(!B_INNER)); \
     }
 WG_PRODUCTS(64, "32", "33", "34", "35", "36", "37", "38")
 WG_PRODUCTS(128, "64", "65", "66", "67", "68", "69", "70")

@@ -231,15 +231,26 @@ static void conf_recur(struct conf *c)
 
 /* ---- MLA ------------------------------------------------------------------------------------------------------- */
 
+/* n values in [-s, s) that BF16 holds */
+static float *conf_rand_bf16(struct conf *c, int64_t n, double s)
+{
+    float *x = conf_host(c, n, -s, s);
+    for (int64_t i = 0; i < n; i++) x[i] = weights_round_bf16(x[i]);
+    float *d = conf_put(c, x, n);
+    free(x);
+    return d;
+}
+
 /* attention of every sequence, whole or one row at a time */
 static void conf_mla(struct conf *c)
 {
-    int rank = c->p[0], rope = c->p[1], heads = c->p[2], rows = c->p[3], pos = c->p[4], kv = c->p[5], form = c->p[6], page = c->p[7];
+    int rank = c->p[0], rope = c->p[1], heads = c->p[2], rows = c->p[3], pos = c->p[4], kv = c->p[5] & 1, strong = c->p[5] & 2, form = c->p[6],
+        page = c->p[7];
     int nope = 2 * rope, v_dim = 2 * rope, width = rank + rope, wq = form ? nope + rope : width, wz = form ? v_dim : rank;
     struct conf_seqs q = conf_seqs(rows > 1 ? 2 : 1, rows, pos, page);
     struct paged g = conf_pool(c, &q, page, 1, width, kv ? OPS_KV_FP32 : OPS_KV_BF16, 0);
     int64_t ldq = (int64_t)heads * wq + 4, ldz = (int64_t)heads * wz + 3;
-    float *x = conf_rand(c, q.rows * ldq, -1, 1), *z = conf_nan(c, q.rows * ldz);
+    float *x = strong ? conf_rand_bf16(c, q.rows * ldq, 30) : conf_rand(c, q.rows * ldq, -1, 1), *z = conf_nan(c, q.rows * ldz);
     struct weights w = weights_new(MAT_BF16, heads * (nope + v_dim), rank, 5);
     struct mat m = {0};
     conf_ok(weights_mat(c->o, &m, &w, 0, w.n, 0, rank, 0, 0));
@@ -517,11 +528,16 @@ static const struct conf_case conf_cases[] = {
     {"mla_attend", conf_mla, {512, 64, 12, 16, 1100, 0, 0, 64}, 1, 1, 0},
     {"mla_attend", conf_mla, {512, 64, 3, 16, 1020, 0, 0, 64}, 1, 1, 0},
     {"mla_attend", conf_mla, {512, 64, 5, 5, 0, 0, 0, 16}, 1, 1, 0},
+    {"mla_attend", conf_mla, {512, 64, 6, 16, 700, 2, 0, 128}, 1, 1, 0},
+    {"mla_attend", conf_mla, {512, 64, 3, 4, 8190, 0, 0, 32}, 1, 1, 0},
+    {"mla_attend", conf_mla, {512, 64, 12, 11, 520, 0, 0, 9}, 1, 1, 0},
     {"mla_attend", conf_mla, {512, 64, 2, 5, 500, 1, 0, 16}, 1, 0, 0},
     {"mla_attend", conf_mla, {64, 16, 8, 7, 90, 0, 0, 16}, 1, 1, 0},
     {"mla_attend", conf_mla, {36, 10, 3, 4, 33, 1, 0, 5}, 1, 0, 0},
     {"mla_attend", conf_mla, {37, 6, 3, 4, 33, 0, 0, 5}, 1, 0, 0},
     {"mla_expand", conf_mla, {512, 64, 2, 9, 600, 0, 1, 64}, 1, 1, 0},
+    {"mla_expand", conf_mla, {512, 64, 3, 150, 0, 0, 1, 64}, 1, 1, 0},
+    {"mla_expand", conf_mla, {512, 64, 1, 20, 245, 2, 1, 9}, 1, 1, 0},
     {"mla_expand", conf_mla, {64, 16, 8, 40, 0, 0, 1, 16}, 1, 1, 0},
     {"mla_expand", conf_mla, {64, 7, 2, 5, 70, 1, 1, 16}, 1, 1, 0},
     /* width, heads, rows, position, FP32, page */
@@ -561,8 +577,13 @@ static const struct conf_case conf_cases[] = {
     {"rope_scaled", conf_rope_scaled, {4, 128, 9, 100000}, 1, 0, 0},
     {"rope_scaled", conf_rope_scaled, {2, 256, 3, 70}, 1, 0, 0},
     /* query heads, kv heads, d, block, position, window, FP32, page */
-    {"draft_attend", conf_draft, {8, 2, 128, 16, 300, 0, 0, 64}, 1, 0, 0},
-    {"draft_attend", conf_draft, {8, 2, 128, 16, 300, 128, 0, 64}, 1, 0, 0},
+    {"draft_attend", conf_draft, {8, 2, 128, 16, 300, 0, 0, 64}, 1, 1, 0},
+    {"draft_attend", conf_draft, {8, 2, 128, 16, 300, 128, 0, 64}, 1, 1, 0},
+    {"draft_attend", conf_draft, {16, 1, 128, 9, 1033, 700, 0, 16}, 1, 1, 0},
+    {"draft_attend", conf_draft, {4, 4, 128, 70, 40, 50, 0, 128}, 1, 1, 0},
+    {"draft_attend", conf_draft, {8, 1, 128, 16, 0, 0, 0, 64}, 1, 1, 0},
+    {"draft_attend", conf_draft, {8, 2, 128, 16, 90, 0, 1, 64}, 1, 0, 0},
+    {"draft_attend", conf_draft, {8, 2, 128, 16, 90, 33, 0, 12}, 1, 0, 0},
     {"draft_attend", conf_draft, {16, 8, 32, 8, 0, 0, 1, 16}, 1, 0, 0},
     {"draft_attend", conf_draft, {6, 3, 20, 7, 45, 9, 0, 7}, 1, 0, 0},
 };
