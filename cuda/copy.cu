@@ -1,8 +1,9 @@
 /* Moving state between host memory and the device beside the computation (ops.h, "moving state").
  *
- * A move is one launch on a stream of its own: blocks, or warps where runs are short, take tiles of all runs in turn and copy
- * between device memory and page-locked host memory directly, so scattered pages and head slices move like one block, and a
- * few multiprocessors keep the bus busy. In turn: what is read at one time lies together, which the bus's page tables like. Runs of host memory that is not page-locked go one by one through the driver, which waits for them.
+ * A move is one launch on a stream of its own: blocks, or warps where runs are short, take tiles of all runs in turn and
+ * copy between device memory and page-locked host memory directly, so scattered pages and head slices move like one block,
+ * and a few multiprocessors keep the bus busy. In turn: what is read at one time lies together, which the bus's page tables
+ * like. Runs of host memory that is not page-locked go one by one through the driver, which waits for them.
  * The stream has the highest priority: its blocks take the first multiprocessors that the computation leaves. */
 #include "cuda.h"
 
