@@ -1,8 +1,9 @@
 /* Moving state between host memory and the device beside the computation (ops.h, "moving state").
  *
- * A move is one launch on a stream of its own: blocks, or warps where runs are short, take tiles of all runs in turn and copy
- * between device memory and page-locked host memory directly, so scattered pages and head slices move like one block, and a
- * few multiprocessors keep the bus busy. In turn: what is read at one time lies together, which the bus's page tables like. Runs of host memory that is not page-locked go one by one through the driver, which waits for them.
+ * A move is one launch on a stream of its own: blocks, or warps where runs are short, take tiles of all runs in turn and
+ * copy between device memory and page-locked host memory directly, so scattered pages and head slices move like one block,
+ * and a few multiprocessors keep the bus busy. In turn: what is read at one time lies together, which the bus's page tables
+ * like. Runs of host memory that is not page-locked go one by one through the driver, which waits for them.
  * The stream has the highest priority: its blocks take the first multiprocessors that the computation leaves. */
 #include "cuda.h"
 
@@ -10,7 +11,7 @@
 #include <time.h>
 
 enum { FENCES = 256, MOVES = 16, PINNED = 8, THREADS = 512 };
-enum { TILE = 16384, BLOCKS = 32 };           /* of a block; blocks that keep the bus busy */
+enum { TILE = 16384, BLOCKS = 32, BLOCKS_IN = 128 }; /* of a block; blocks that keep the bus busy: reads of host memory wait */
 enum { SHORT_TILE = 1024, SHORT_BLOCKS = 96 }; /* of a warp, where runs are shorter than SHORT_RUN on average */
 enum { SHORT_RUN = 2048 };
 
@@ -256,6 +257,7 @@ static uint64_t move(struct ops *o, const struct ops_run *run, int n, uint64_t a
     CU(cudaEventRecord(m->begin[ticket % MOVES], m->stream));
     for (int i = 0; i < n; i++) bytes += run[i].bytes;
     int brief = bytes / n < SHORT_RUN, k = list_runs(m, run, n, pack, brief ? (int)SHORT_TILE : (int)TILE, m->host + slot, &tiles);
+    int most = pack ? (int)BLOCKS : (int)BLOCKS_IN;
     if (k) {
         CU(cudaMemcpyAsync(m->dev + slot, m->host + slot, (size_t)k * sizeof *m->host, cudaMemcpyHostToDevice, m->stream));
         const struct cu_run *list = m->dev + slot;
@@ -263,7 +265,7 @@ static uint64_t move(struct ops *o, const struct ops_run *run, int n, uint64_t a
             move_kernel<32, SHORT_TILE><<<cu_parts(tiles, THREADS / 32) < SHORT_BLOCKS ? cu_parts(tiles, THREADS / 32) : SHORT_BLOCKS,
                                           THREADS, 0, m->stream>>>(list, k, (int)tiles);
         else
-            move_kernel<THREADS, TILE><<<tiles < BLOCKS ? (int)tiles : BLOCKS, THREADS, 0, m->stream>>>(list, k, (int)tiles);
+            move_kernel<THREADS, TILE><<<tiles < most ? (int)tiles : most, THREADS, 0, m->stream>>>(list, k, (int)tiles);
         CU_LAUNCHED("move");
     }
     CU(cudaEventRecord(m->end[ticket % MOVES], m->stream));
