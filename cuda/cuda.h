@@ -6,8 +6,10 @@
  * Order of work: everything goes to one stream. Only get, argmax and large puts wait for it.
  * Exactness: as on the CPU, an output element is computed by steps that do not depend on the number of rows or
  * sequences in the call, as long as the call has at most CU_EXACT_ROWS rows; larger calls of linear in act bf16 may
- * take another path (within tolerance). Sums have an order of their own, fixed by the sizes of the operation: the
- * tree of a matrix's leaves is not followed, so a TP group's bits are not those of one rank.
+ * take another path (within tolerance). One exception: kda_recur in act bf16 that leaves the state (verification) takes 2
+ * to 16 rows of heads of 128 as a tile on the tensor cores, 1e-6 from row after row: a row then depends on where the call
+ * begins, still not on how many rows of it follow or on other sequences. Sums have an order of their own, fixed by the sizes
+ * of the operation: the tree of a matrix's leaves is not followed, so a TP group's bits are not those of one rank.
  * Errors: operations cannot fail; a CUDA error ends the process with a message (cu_die).
  * Scratch: cu_scratch grows on demand (after waiting), so after the first calls of each shape nothing allocates. */
 #ifndef PDFLASH_CUDA_CUDA_H

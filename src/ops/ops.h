@@ -135,7 +135,8 @@ struct ops {
                         const float *dt_bias, float lower_bound, int t, int heads, int d);
     /* kda_recur: the recurrence over the rows of one sequence. qkv [t][3][heads][d], g [t][heads][d] (ldg),
      * beta [t][heads] (ldb). state [heads][d][d] (k, v) f32. out [t][heads][d] (ldo) or NULL (state only).
-     * write: 1 updates state, 0 leaves it (verification runs on scratch). Same arithmetic in all cases. */
+     * write: 1 updates state, 0 leaves it (verification runs on scratch). Same arithmetic in all cases, but for CUDA in
+     * act bf16: verification of 2 to 16 rows is within 1e-5 of it. */
     void (*kda_recur)(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb,
                       float *state, int write, int t, int heads, int d, float *out, int64_t ldo);
     /* kda_recur_seqs: kda_recur for several sequences at once, the state of each in seq.state. Optional: where it is
