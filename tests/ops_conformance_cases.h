@@ -171,28 +171,40 @@ static void conf_kda_io(struct conf *c)
     conf_out(c, "out", x, t * w);
 }
 
-/* inputs as kda_prepare leaves them: unit keys, scaled queries, decay in (-5, 0) */
+/* three sequences of n rows (form 4: n, n - 1, ...) in one call, or one after the other; form 4 leaves the states */
+static void conf_recur_seqs(struct conf *c, const float *qkv, const float *g, int64_t ldg, const float *b, int64_t ldb, float *out, int64_t ldo)
+{
+    int d = c->p[0], heads = c->p[1], n = c->p[2] / CONF_SEQS, write = c->p[5] == 3;
+    int64_t w = (int64_t)heads * d;
+    float *all = conf_rand(c, CONF_SEQS * w * d, -1, 1);
+    struct seq_rows q[CONF_SEQS];
+    for (int i = 0; i < CONF_SEQS; i++) q[i] = (struct seq_rows){i * n, write || n < i ? n : n - i, 0, NULL, all + i * w * d};
+    if (c->o->kda_recur_seqs && !c->split) c->o->kda_recur_seqs(c->o, qkv, g, ldg, b, ldb, write, q, CONF_SEQS, heads, d, out, ldo);
+    for (int i = 0; (!c->o->kda_recur_seqs || c->split) && i < CONF_SEQS; i++) {
+        int64_t r = q[i].row0;
+        c->o->kda_recur(c->o, qkv + r * 3 * w, g + r * ldg, ldg, b + r * ldb, ldb, q[i].state, write, q[i].n_rows, heads, d, out + r * ldo, ldo);
+    }
+    conf_out(c, "states", all, CONF_SEQS * w * d);
+}
+
+/* inputs as kda_prepare leaves them: unit keys, scaled queries, decay in (-5, 0); decay: 0 weak, 1 strong, 2 all;
+ * form: 0 write, 1 verify, 2 chunk, 3 seqs, 4 verify of seqs, 5 chunk, the state only, 6 verify, the first half of the rows
+ * (split: no others are there) */
 static void conf_recur(struct conf *c)
 {
-    int d = c->p[0], heads = c->p[1], t = c->p[2], strong = c->p[3], pad = c->p[4], form = c->p[5]; /* form: 0 write, 1 verify, 2 chunk, 3 seqs */
+    int d = c->p[0], heads = c->p[1], t = c->p[2], decay = c->p[3], pad = c->p[4], form = c->p[5];
     int64_t w = (int64_t)heads * d, ldg = w + pad, ldb = heads + pad, ldo = w + pad;
-    float *qkv = conf_rand(c, t * 3 * w, -1.7, 1.7), *g = conf_rand(c, t * ldg, strong ? -5 : -0.5, strong ? -4.5 : -1e-4);
+    float *qkv = conf_rand(c, t * 3 * w, -1.7, 1.7), *g = conf_rand(c, t * ldg, decay ? -5 : -0.5, decay == 1 ? -4.5 : -1e-4);
     float *b = conf_rand(c, t * ldb, 0.02, 0.98), *s = conf_rand(c, w * d, -1, 1), *out = conf_nan(c, t * ldo);
     float *zero = conf_new(c, (size_t)(t * w) * 4), *ab = conf_rand(c, w, 1, 2), *b2 = conf_rand(c, t * heads, 0, 1);
     c->o->zero(c->o, zero, (size_t)(t * w) * 4);
     c->o->kda_prepare(c->o, qkv, zero, w, b2, heads, ab, ab, -5, t, heads, d); /* for its norms */
-    if (form == 3) { /* three sequences of t / 3 rows in one call, or one after the other */
-        int n = t / 3, n_seq = 3;
-        float *all = conf_rand(c, n_seq * w * d, -1, 1);
-        struct seq_rows q[3];
-        for (int i = 0; i < n_seq; i++) q[i] = (struct seq_rows){i * n, n, 0, NULL, all + i * w * d};
-        if (c->o->kda_recur_seqs && !c->split) c->o->kda_recur_seqs(c->o, qkv, g, ldg, b, ldb, 1, q, n_seq, heads, d, out, ldo);
-        for (int i = 0; (!c->o->kda_recur_seqs || c->split) && i < n_seq; i++) {
-            int64_t r = i * n;
-            c->o->kda_recur(c->o, qkv + r * 3 * w, g + r * ldg, ldg, b + r * ldb, ldb, q[i].state, 1, n, heads, d, out + r * ldo, ldo);
-        }
-        conf_out(c, "states", all, n_seq * w * d);
-    } else if (form == 2) c->o->kda_chunk(c->o, qkv, g, ldg, b, ldb, s, t, heads, d, 64, out, ldo);
+    if (form == 6) {
+        int half = t - t / 2;
+        c->o->kda_recur(c->o, qkv, g, ldg, b, ldb, s, 0, c->split ? half : t, heads, d, out, ldo);
+        t = half;
+    } else if (form == 3 || form == 4) conf_recur_seqs(c, qkv, g, ldg, b, ldb, out, ldo);
+    else if (form == 2 || form == 5) c->o->kda_chunk(c->o, qkv, g, ldg, b, ldb, s, t, heads, d, 64, form == 2 ? out : NULL, ldo);
     else
         for (int r = 0, n = form == 1 ? t : conf_step(c, t); r < t; r += n)
             c->o->kda_recur(c->o, qkv + r * 3 * w, g + r * ldg, ldg, b + r * ldb, ldb, s, form != 1, n, heads, d, out + r * ldo, ldo);
@@ -422,14 +434,24 @@ static const struct conf_case conf_cases[] = {
     {"kda in/out", conf_kda_io, {128, 3, 5, 0}, 1, 0, 0},
     {"kda in/out", conf_kda_io, {32, 8, 7, 4}, 1, 0, 0},
     {"kda in/out", conf_kda_io, {24, 2, 4, 1}, 1, 0, 0},
-    /* d, heads, t, strong decay, padding, form */
+    /* d, heads, t, decay, padding, form */
     {"kda_recur", conf_recur, {128, 3, 1, 0, 0, 0}, 0, 0, 0},
     {"kda_recur", conf_recur, {128, 2, 37, 0, 0, 0}, 1, 0, 0},
     {"kda_recur", conf_recur, {128, 2, 16, 1, 3, 1}, 0, 0, 0},
+    {"kda_recur", conf_recur, {128, 3, 2, 2, 0, 1}, 0, 0, 0},
+    {"kda_recur", conf_recur, {128, 4, 15, 1, 1, 1}, 0, 0, 0},
+    {"kda_recur", conf_recur, {128, 2, 17, 2, 0, 1}, 0, 0, 0},
+    {"kda_recur", conf_recur, {128, 2, 16, 2, 4, 6}, 1, 0, 0},
+    {"kda_recur", conf_recur, {32, 3, 16, 2, 0, 6}, 1, 0, 0},
     {"kda_recur", conf_recur, {128, 2, 30, 0, 3, 3}, 1, 0, 0},
     {"kda_recur", conf_recur, {128, 37, 6, 0, 0, 3}, 1, 0, 0},
     {"kda_recur", conf_recur, {128, 70, 9, 1, 0, 3}, 1, 0, 0},
+    {"kda_recur", conf_recur, {128, 90, 27, 2, 0, 3}, 1, 0, 0},
+    {"kda_recur", conf_recur, {128, 90, 48, 2, 0, 4}, 1, 0, 0},
+    {"kda_recur", conf_recur, {128, 3, 6, 0, 1, 4}, 1, 0, 0},
+    {"kda_recur", conf_recur, {128, 2, 100, 2, 0, 0}, 1, 0, 0},
     {"kda_recur", conf_recur, {32, 8, 15, 0, 0, 3}, 1, 0, 0},
+    {"kda_recur", conf_recur, {64, 5, 30, 2, 0, 4}, 1, 0, 0},
     {"kda_recur", conf_recur, {64, 2, 21, 1, 1, 0}, 1, 0, 0},
     {"kda_recur", conf_recur, {32, 8, 33, 0, 0, 0}, 1, 0, 0},
     {"kda_recur", conf_recur, {24, 3, 9, 1, 0, 0}, 1, 0, 0},
@@ -437,6 +459,11 @@ static const struct conf_case conf_cases[] = {
     {"kda_chunk", conf_recur, {128, 2, 200, 0, 0, 2}, 0, 1, 0},
     {"kda_chunk", conf_recur, {128, 2, 131, 1, 4, 2}, 0, 1, 0},
     {"kda_chunk", conf_recur, {128, 3, 1024, 0, 0, 2}, 0, 1, 0},
+    {"kda_chunk", conf_recur, {128, 1, 128, 2, 1, 2}, 0, 1, 0},
+    {"kda_chunk", conf_recur, {128, 5, 129, 2, 2, 2}, 0, 1, 0},
+    {"kda_chunk", conf_recur, {128, 2, 1000, 1, 0, 2}, 0, 1, 0},
+    {"kda_chunk", conf_recur, {128, 3, 450, 2, 3, 5}, 0, 1, 0},
+    {"kda_chunk", conf_recur, {128, 2, 127, 0, 0, 5}, 0, 1, 0},
     {"kda_chunk", conf_recur, {32, 3, 70, 1, 0, 2}, 0, 0, 0},
     {"kda_chunk", conf_recur, {48, 1, 65, 0, 0, 2}, 0, 0, 0},
     /* rank, rope, heads, rows, position, FP32 cache, expanded, page */

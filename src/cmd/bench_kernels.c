@@ -91,7 +91,8 @@ static int usage(void)
 {
     puts("usage: pdflash bench kernels [--device cpu|cuda] [--act bf16|fp32] [--only TEXT]\n\n"
          "Times every operation at the per-rank shapes of the real Kimi-K3 (random weights; no checkpoint). CUDA: medians of\n"
-         "graph replays. The first row measures the copy bandwidth that the shares refer to.");
+         "graph replays. The first row measures the copy bandwidth that the shares refer to. --only: rows whose\n"
+         "name or shape contains TEXT.");
     return 0;
 }
 
@@ -117,7 +118,7 @@ enum status bench_kernels(int argc, char **argv)
     printf("# %s %s, act %s\n", o.name, o.isa, act);
     enum status st = ST_OK;
     for (const struct bench_row *r = bench_rows; st == ST_OK && r->name; r++)
-        if (r == bench_rows || strstr(r->name, only)) st = measure(&o, r, &copy_rate);
+        if (r == bench_rows || strstr(r->name, only) || strstr(r->shape, only)) st = measure(&o, r, &copy_rate);
     o.close(&o);
     return st;
 }

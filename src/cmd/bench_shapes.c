@@ -198,7 +198,7 @@ static void run_moe(void *arg)
 
 /* ---- KDA ------------------------------------------------------------------------------------------------- */
 
-static void setup_recur(struct bench *b) /* sequences, rows each, heads; state of each set is its own */
+static void setup_recur(struct bench *b) /* sequences, rows each, heads, 1: the state is written, not out; a state for each set */
 {
     int64_t n = b->p[0], rows = b->p[1], heads = b->p[2], w = heads * D, t = n * rows;
     b->sets = n * w * D * 4 > (200 << 20) ? 2 : BENCH_SETS;
@@ -210,18 +210,18 @@ static void setup_recur(struct bench *b) /* sequences, rows each, heads; state o
         float *state = bench_fill(b, n * w * D, 1);
         for (int i = 0; i < n; i++) b->seq[s][i] = (struct seq_rows){(int)(i * rows), (int)rows, 0, NULL, state + i * w * D};
     }
-    b->bytes = 4.0 * (double)(n * w * D + t * w * 5);
+    b->bytes = 4.0 * (double)(b->p[3] ? 2 * n * w * D + t * w * 4 : n * w * D + t * w * 5);
 }
 static void run_recur(void *arg)
 {
     struct bench *b = arg;
-    int n = b->p[0], rows = b->p[1], heads = b->p[2], w = heads * D, s = next(b);
+    int n = b->p[0], rows = b->p[1], heads = b->p[2], write = b->p[3], w = heads * D, s = next(b);
     if (b->o->kda_recur_seqs)
-        b->o->kda_recur_seqs(b->o, b->in[0], b->in2[0], w, b->small, heads, 0, b->seq[s], n, heads, D, b->out, w);
+        b->o->kda_recur_seqs(b->o, b->in[0], b->in2[0], w, b->small, heads, write, b->seq[s], n, heads, D, write ? NULL : b->out, w);
     for (int i = 0; !b->o->kda_recur_seqs && i < n; i++) {
         int64_t r = (int64_t)i * rows;
-        b->o->kda_recur(b->o, b->in[0] + r * 3 * w, b->in2[0] + r * w, w, b->small + r * heads, heads, b->seq[s][i].state, 0, rows, heads, D,
-                        b->out + r * w, w);
+        b->o->kda_recur(b->o, b->in[0] + r * 3 * w, b->in2[0] + r * w, w, b->small + r * heads, heads, b->seq[s][i].state, write, rows, heads, D,
+                        write ? NULL : b->out + r * w, w);
     }
 }
 
@@ -361,7 +361,10 @@ const struct bench_row bench_rows[] = {
     {"kda verify", "32 x 16 rows, 12 heads (TP8)", setup_recur, run_recur, {32, 16, 12}, 50},
     {"kda verify", "64 x 16 rows, 96 heads (TP1)", setup_recur, run_recur, {64, 16, 96}, 20},
     {"kda verify", "64 x 1 row, 96 heads (TP1)", setup_recur, run_recur, {64, 1, 96}, 20},
+    {"kda commit", "32 x 8 rows, 12 heads (TP8)", setup_recur, run_recur, {32, 8, 12, 1}, 50},
+    {"kda commit", "64 x 8 rows, 96 heads (TP1)", setup_recur, run_recur, {64, 8, 96, 1}, 20},
     {"kda prefill", "8192 rows, 24 heads (TP4)", setup_chunk, run_chunk, {8192, 24}, 5},
+    {"kda recur", "8192 rows, 24 heads (TP4), one sequence", setup_recur, run_recur, {1, 8192, 24}, 3},
     {"mla decode", "1 x 1 row, 12 heads, 8192 (TP8)", setup_mla, run_mla, {1, 1, 12, 8192, 0}, 20},
     {"mla decode", "1 x 16 rows, 12 heads, 8192 (TP8)", setup_mla, run_mla, {1, 16, 12, 8192, 0}, 20},
     {"mla decode", "32 x 1 row, 12 heads, 8192 (TP8)", setup_mla, run_mla, {32, 1, 12, 8192, 0}, 10},
