@@ -9,7 +9,7 @@
  * sums of the other 64 keys from its partner, 16 of these columns to the end. */
 #include "kda_recur.h"
 
-enum { D = 128, T = KDA_TILE, THREADS = 256, STEPS = D / 8, HALF = STEPS / 2, MID = 7, LD = D + 4, SMALL = T + 4 };
+enum { D = 128, T = KDA_TILE, THREADS = 256, STEPS = D / 8, HALF = STEPS / 2, MID = 7, LD = D + 4, SMALL = 20 };
 
 struct tile {
     union {
@@ -19,7 +19,9 @@ struct tile {
         float4 sums[8][4][32];                      /* of each warp's 64 keys, for its partner: [8 rows of k, k, q, q][lane] */
     };
     float2 left[2][STEPS][4 * 32 + 4]; /* k exp(G), q exp(G) as operands, value and rest: [8 keys][8 rows of k, k, q, q; lane] */
-    float nt[2][T][SMALL], a[2][T][SMALL], inv[T][SMALL], beta[T]; /* N transposed and A: sums over 64 keys each */
+    /* sums over 64 keys each: N's two blocks of 8 x 8 on the diagonal, transposed, the one below them, negative; A */
+    float nt[2][2][8][SMALL], low[2][8][SMALL], a[2][T][SMALL];
+    float inv[2][8][SMALL], beta[T]; /* inv: of I and the blocks on the diagonal */
 };
 
 /* x = hi + lo, both of TF32 (the tensor cores drop the last bits of lo) */
@@ -48,23 +50,31 @@ static __device__ __forceinline__ void mma_parts(float (*c)[4], const uint32_t *
     for (int n = 0; n < N; n++) mma_tf32(c[n], ah, bh[n][0], bh[n][1]);
 }
 
+/* 2^x: the sums of g are kept in units of log 2 */
+static __device__ __forceinline__ float exp_2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* a column of the rows' vectors with their decays: of the keys (which 0) or of the queries (1) */
 static __device__ __forceinline__ void scale_column(struct tile &m, int which, int c)
 {
     float pre[T];
 #pragma unroll
-    for (int t = 0; t < T; t++) pre[t] = m.g[t][c] + (t ? pre[t - 1] : 0.0f);
-    const float start = expf(pre[MID]);
+    for (int t = 0; t < T; t++) pre[t] = fmaf(m.g[t][c], 1.4426950408889634f, t ? pre[t - 1] : 0.0f);
+    const float start = exp_2(pre[MID]);
 #pragma unroll
     for (int t = 0; t < T; t++) {
-        const float x = m.x[which][t][c], e = expf(pre[t] - pre[MID]), y = x * e;
+        const float x = m.x[which][t][c], y = x * exp_2(pre[t] - pre[MID]);
         uint32_t hi, lo;
         two_parts(hi, lo, y * start);
         const int at = (2 * which + (t >> 3)) * 32 + (t & 7) * 4 + (c & 3);
         (&m.left[0][c >> 3][at].x)[c >> 2 & 1] = __uint_as_float(hi);
         (&m.left[1][c >> 3][at].x)[c >> 2 & 1] = __uint_as_float(lo);
         m.x[which][t][c] = y;
-        if (which == 0) m.kr[t][c] = __fdividef(x, e);
+        if (which == 0) m.kr[t][c] = x * exp_2(pre[MID] - pre[t]);
     }
 }
 
@@ -84,24 +94,25 @@ static __device__ __forceinline__ void pair_product(struct tile &m, int which, i
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const int t = g + (i >> 1) * 8, s = half * 8 + q4 * 2 + (i & 1);
+        const int block = i >> 1, t = g + block * 8, s = half * 8 + q4 * 2 + (i & 1);
         if (which) m.a[keys][t][s] = s <= t ? acc[0][i] : 0.0f;
-        else m.nt[keys][s][t] = s < t ? m.beta[t] * acc[0][i] : 0.0f;
+        else if (block == half) m.nt[keys][half][s & 7][g] = s < t ? m.beta[t] * acc[0][i] : 0.0f;
+        else if (block == 1) m.low[keys][g][s] = -m.beta[t] * acc[0][i];
     }
 }
 
-/* column c of (I + N)^-1 */
-static __device__ __forceinline__ void invert(struct tile &m, int c)
+/* column c of the inverse of I and a block of N on the diagonal */
+static __device__ __forceinline__ void invert(struct tile &m, int block, int c)
 {
-    float x[T];
+    float x[8];
 #pragma unroll
-    for (int t = 0; t < T; t++) x[t] = t == c ? 1.0f : 0.0f;
+    for (int t = 0; t < 8; t++) x[t] = t == c ? 1.0f : 0.0f;
 #pragma unroll
-    for (int s = 0; s < T; s++) {
-        m.inv[s][c] = x[s];
+    for (int s = 0; s < 8; s++) {
+        m.inv[block][s][c] = x[s];
 #pragma unroll
-        for (int t = (s + 1) & ~3; t < T; t += 4) {
-            const float4 y = *(const float4 *)&m.nt[0][s][t], z = *(const float4 *)&m.nt[1][s][t];
+        for (int t = (s + 1) & ~3; t < 8; t += 4) {
+            const float4 y = *(const float4 *)&m.nt[0][block][s][t], z = *(const float4 *)&m.nt[1][block][s][t];
             const float n[4] = {y.x + z.x, y.y + z.y, y.z + z.z, y.w + z.w};
 #pragma unroll
             for (int i = 0; i < 4; i++)
@@ -110,28 +121,26 @@ static __device__ __forceinline__ void invert(struct tile &m, int c)
     }
 }
 
-/* out[2 tiles of 8 rows] += x . b transposed, lower triangle; b the sum of PARTS */
-template <int PARTS> static __device__ __forceinline__ void times_small(float (*out)[4], const float (*x)[4], const float (*b)[T][SMALL])
+/* 8 rows of a transposed result as an operand */
+static __device__ __forceinline__ void as_operand(uint32_t *ah, uint32_t *al, const float *x)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) two_parts(ah[i], al[i], x[(i & 1) * 2 + (i >> 1)]);
+}
+
+/* c += a . b transposed, b an 8 x 8 block, the sum of two if there are two */
+static __device__ __forceinline__ void times_block(float *c, const uint32_t *ah, const uint32_t *al, const float (*b)[SMALL], const float (*more)[SMALL])
 {
     const int lane = threadIdx.x & 31, g = lane >> 2, q4 = lane & 3;
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        uint32_t ah[4], al[4], bh[2][2], bl[2][2];
-#pragma unroll
-        for (int i = 0; i < 4; i++) two_parts(ah[i], al[i], x[j][(i & 1) * 2 + (i >> 1)]);
-#pragma unroll
-        for (int i = j; i < 2; i++) {
-            float2 y = *(const float2 *)&b[0][i * 8 + g][j * 8 + q4 * 2];
-            if (PARTS == 2) {
-                const float2 z = *(const float2 *)&b[1][i * 8 + g][j * 8 + q4 * 2];
-                y = make_float2(y.x + z.x, y.y + z.y);
-            }
-            two_parts(bh[i][0], bl[i][0], y.x);
-            two_parts(bh[i][1], bl[i][1], y.y);
-        }
-        if (j == 0) mma_parts<2>(out, ah, al, bh, bl);
-        else mma_parts<1>(out + 1, ah, al, bh + 1, bl + 1);
+    uint32_t bh[1][2], bl[1][2];
+    float2 y = *(const float2 *)&b[g][q4 * 2];
+    if (more) {
+        const float2 z = *(const float2 *)&more[g][q4 * 2];
+        y = make_float2(y.x + z.x, y.y + z.y);
     }
+    two_parts(bh[0][0], bl[0][0], y.x);
+    two_parts(bh[0][1], bl[0][1], y.y);
+    mma_parts<1>((float (*)[4])c, ah, al, bh, bl);
 }
 
 static __global__ void __launch_bounds__(THREADS, 2) tile_kernel(struct recur a)
@@ -143,11 +152,14 @@ static __global__ void __launch_bounds__(THREADS, 2) tile_kernel(struct recur a)
     kda_pick(a, blockIdx.y);
     const int64_t w = (int64_t)a.heads * D;
     const float *q = a.qkv + (int64_t)h * D, *from = a.state + (int64_t)h * D * D + (keys * 64 + q4) * D + col;
-    for (int e = tid; e < T * 3 * D / 4; e += THREADS) {
-        const int t = e / (3 * D / 4), which = e / (D / 4) % 3, c = e % (D / 4) * 4;
-        float *to = which == 0 ? &m.g[t][c] : &m.x[which - 1][t][c];
-        if (t < a.t) kda_copy4(to, which == 0 ? a.g + t * a.ldg + (int64_t)h * D + c : q + t * 3 * w + (which == 1 ? w : 0) + c, a.vec & 1);
-        else *(float4 *)to = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int i = 0; i < 2; i++) { /* two rows of a warp */
+        const int t = warp * 2 + i, c = lane * 4;
+        if (t < a.t) {
+            kda_copy4(&m.g[t][c], a.g + t * a.ldg + (int64_t)h * D + c, a.vec & 1);
+            kda_copy4(&m.x[0][t][c], q + t * 3 * w + w + c, 1);
+            kda_copy4(&m.x[1][t][c], q + t * 3 * w + c, 1);
+        } else *(float4 *)&m.g[t][c] = *(float4 *)&m.x[0][t][c] = *(float4 *)&m.x[1][t][c] = make_float4(0, 0, 0, 0);
     }
     cu_copy_end();
     if (tid < T) m.beta[tid] = tid < a.t ? a.beta[tid * a.ldb + h] : 0.0f;
@@ -168,7 +180,7 @@ static __global__ void __launch_bounds__(THREADS, 2) tile_kernel(struct recur a)
         v[i] = t < a.t ? *(const float2 *)(q + t * 3 * w + 2 * w + mine) : make_float2(0, 0);
     }
     __syncthreads();
-    if (tid < T) invert(m, tid);
+    if (tid < T) invert(m, tid >> 3, tid & 7);
     float acc[2][4][4] = {}; /* columns 0, 1 and 2, 3: (k exp(G)) S, (q exp(G)) S transposed, 8 rows each */
 #pragma unroll
     for (int k = 0; k < HALF; k++) {
@@ -210,8 +222,17 @@ static __global__ void __launch_bounds__(THREADS, 2) tile_kernel(struct recur a)
             acc[0][j][e] = m.beta[j * 8 + q4 * 2 + (e & 1)] * ((e >> 1 ? y.y : y.x) - acc[0][j][e]);
         }
     float d[2][4] = {};
-    times_small<1>(d, acc[0], &m.inv);
-    times_small<2>(acc[0] + 2, d, m.a);
+    uint32_t dh[4], dl[4];
+    as_operand(dh, dl, acc[0][0]);
+    times_block(d[0], dh, dl, m.inv[0], NULL);
+    as_operand(dh, dl, d[0]);
+    times_block(acc[0][1], dh, dl, m.low[0], m.low[1]);
+    times_block(acc[0][2], dh, dl, m.a[0], m.a[1]);
+    times_block(acc[0][3], dh, dl, m.a[0] + 8, m.a[1] + 8);
+    as_operand(dh, dl, acc[0][1]);
+    times_block(d[1], dh, dl, m.inv[1], NULL);
+    as_operand(dh, dl, d[1]);
+    times_block(acc[0][3], dh, dl, (const float (*)[SMALL])&m.a[0][8][8], (const float (*)[SMALL])&m.a[1][8][8]);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int t = (i >> 1) * 8 + q4 * 2 + (i & 1);
