@@ -70,6 +70,7 @@ static enum status run(struct job *j, const struct diagnose_result **r_p)
         TRY(plant_open(j->o.plant, &j->ops, &j->f.c, &j->f.d, &j->plant));
         p.o = plant_ops(j->plant);
         p.hooks = plant_hooks(j->plant);
+        log_warn("planted fault: %s; what is found below was made for a test", j->o.plant);
     }
     TRY(take_prompts(j));
     TRY(list_masks(j, &p.n_mask));
