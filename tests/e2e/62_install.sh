@@ -23,7 +23,7 @@ wants() { # LINE-WORDS... = WANTED-WORDS
 }
 wants pdflash m = merge
 wants pdflash merge --f = --force
-wants pdflash bench "" = --help kernels transfer
+wants pdflash bench "" = --help collectives kernels transfer
 wants pdflash run --device c = cpu cuda
 wants pdflash plan --ki = ""
 wants pdflash run --kv-dtype "" = bf16 fp32
