@@ -15,36 +15,6 @@ const char *const suite_name = "mpi_transfer_abort";
 enum { FIRST = 4, NEXT = 1 };
 static const double for_ever = 1e6; /* seconds a run of a slow source takes, until the test lets it through */
 
-static enum status queue_all(struct bench *b, uint32_t generation, int request, int *state_slot)
-{
-    struct layout_aux aux = aux_for(request, generation);
-    TRY(state_admit(&b->st, tokens_of(request), state_slot));
-    walk_state(b, *state_slot, request, 0);
-    TRY(transfer_begin(b->t, 0, generation, request, *state_slot, pages_of(request)));
-    TRY(transfer_pages(b->t, 0, 0, pages_of(request)));
-    return transfer_final(b->t, 0, last_stage(b) ? &aux : NULL);
-}
-
-static enum status push_to_end(struct bench *b, int state_slot)
-{
-    struct waiter w = {0, 0};
-    while (transfer_sending(b->t, 0)) {
-        TRY(transfer_push(b->t, 1, NULL));
-        TRY(wait_pause(&w));
-    }
-    return state_release(&b->st, state_slot);
-}
-
-static enum status wait_quiet(struct bench *b)
-{
-    struct waiter w = {0, 0};
-    for (int quiet = 0;;) {
-        TRY(transfer_quiet(b->t, 0, &quiet));
-        if (quiet) return ST_OK;
-        TRY(wait_pause(&w));
-    }
-}
-
 /* a whole request through slot 0 */
 static void pass(struct bench *b, uint32_t generation, int request)
 {
