@@ -23,6 +23,7 @@ fi
 patience=1 # what runs slowly gets more time
 if [ "${SANITIZE:-0}" = 1 ]; then patience=4; fi
 passed=0 failed=0 bad=
+: >"$TEST_TMP/failures"
 
 one() { # name, command...
     local name=$1 t0=$SECONDS
@@ -40,6 +41,11 @@ one() { # name, command...
         bad="$bad $name"
         echo "$name: FAILED, exit $rc"
         tail -n ${LOG_LINES:-60} "$TEST_TMP/log"
+        { # once more at the end, where a log that was cut still has it
+            echo "$name: exit $rc after $((SECONDS - t0)) s"
+            grep -E ':[FE]:|not ok|FAIL' "$TEST_TMP/log" | tail -3 | cut -c1-300
+            tail -n 3 "$TEST_TMP/log" | cut -c1-200
+        } >>"$TEST_TMP/failures"
     fi
 }
 
@@ -92,6 +98,7 @@ valgrind) run_valgrind ;;
 all) run_unit; run_mpi; run_e2e ;;
 *) echo "run.sh: '$kind' is unknown" >&2; exit 1 ;;
 esac
+cat "$TEST_TMP/failures"
 [ -z "$bad" ] || echo "failed:$bad"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
