@@ -16,6 +16,8 @@ struct run {
     int failed;     /* the last row failed */
     double wall;    /* seconds of decoding; NaN: not measured */
     const char *temperature, *seed, *drafts; /* NULL: a file from before there were draws */
+    int cut;             /* the last rows, cut off */
+    const char *run_id;  /* NULL: a file from before there were */
 };
 
 static struct opened *make(const char *name, const struct run *x)
@@ -27,14 +29,16 @@ static struct opened *make(const char *name, const struct run *x)
         "option_kv-dtype",    x->kv,      "option_concurrency", x->concurrency, "model_hash",   "m",
         "tokenizer_hash",     "t",        "option_max-new",     "256",          "option_act",   "fp32",
         "option_mla-prefill", "absorbed", "option_device",      "cpu",          "option_temperature", x->temperature,
-        "option_seed",        x->seed,    "drafts",             x->drafts};
+        "option_seed",        x->seed,    "drafts",             x->drafts,      "attempt_1_run_id", x->run_id};
     struct results_writer *w;
     ck_assert_int_eq(results_open(path, RESULTS_NEW, &setup, &w), ST_OK);
     for (size_t i = 0; i < sizeof attr / sizeof attr[0]; i += 2)
         if (attr[i + 1]) kit_attrs(w, &attr[i], 1);
     for (int i = 0; i < x->n; i++) {
         struct kit_row row = {.index = i,
-                              .stop = x->failed && i == x->n - 1 ? RESULT_FAILED : RESULT_EOS,
+                              .stop = x->failed && i == x->n - 1 ? RESULT_FAILED
+                                      : i >= x->n - x->cut       ? RESULT_LENGTH
+                                                                 : RESULT_EOS,
                               .reply = i < x->right ? "#### 18" : "#### 19",
                               .tokens = 10,
                               .token0 = i == 1 ? x->first_token : 5,
@@ -46,8 +50,8 @@ static struct opened *make(const char *name, const struct run *x)
     return kit_load(path);
 }
 
-static const struct run GOOD = {"inputs/k3-nano/", TRAIN, "p", "bf16", "8", 3, 70, 3, 0, 2, NULL, NULL, NULL};
-static const struct run PLAIN = {"inputs/k3-nano/", TRAIN, "p", "bf16", "8", 3, 70, 3, 0, 4, NULL, NULL, NULL};
+static const struct run GOOD = {"inputs/k3-nano/", TRAIN, "p", "bf16", "8", 3, 70, 3, 0, 2, NULL, NULL, NULL, 0, NULL};
+static const struct run PLAIN = {"inputs/k3-nano/", TRAIN, "p", "bf16", "8", 3, 70, 3, 0, 4, NULL, NULL, NULL, 0, NULL};
 
 START_TEST(verdicts)
 {
@@ -62,16 +66,20 @@ START_TEST(verdicts)
         {"no faster", "equal", REPORT_DIAGNOSE, 1, 1, 1, "not faster"},
         {"tokens differ", "token", REPORT_DIAGNOSE, 1, 0, 1, "output tokens differ"},
         {"one wrong of train", "right", REPORT_DIAGNOSE, 1, 1, 0, "does not answer"},
+        {"one cut off of train", "cut", REPORT_UNDECIDED, 1, 1, 0, "run again with more --max-new"},
+        {"one cut off, one wrong", "cut 1", REPORT_DIAGNOSE, 1, 1, 0, "does not answer"},
+        {"itself", "itself", REPORT_UNDECIDED, 1, 1, 1, "the reference is this very run"},
+        {"another run of the same", "!itself", REPORT_CONTINUE, 1, 1, 1, "correct, and"},
         {"row missing", "n", REPORT_DIAGNOSE, 0, 1, 0, "not whole"},
         {"row failed", "failed", REPORT_DIAGNOSE, 0, 1, 1, "not whole"},
         {"no time", "nan", REPORT_UNDECIDED, 1, 1, 1, "gain could not be measured"},
         {"reference without time", "!nan", REPORT_UNDECIDED, 1, 1, 1, "gain could not be measured"},
         {"other prompts, other source", "foreign", REPORT_UNDECIDED, 1, -1, -1, "correctness is unknown"},
-        {"other prompts on train-64", "prompts", REPORT_CONTINUE, 1, -1, 1, "correct, and"},
+        {"other prompts on train-64", "prompts", REPORT_CONTINUE, 1, -1, 1, "correct by its train answers (tokens not compared), and"},
         {"other model on train", "model", REPORT_CONTINUE, 1, 1, -1, "correct, and"},
         {"a name that only ends alike", "alike", REPORT_CONTINUE, 1, 1, -1, "correct, and"},
-        {"other cache type", "kv", REPORT_CONTINUE, 1, -1, 1, "correct, and"},
-        {"prompts not recorded", "unsaid", REPORT_CONTINUE, 1, -1, 1, "correct, and"},
+        {"other cache type", "kv", REPORT_CONTINUE, 1, -1, 1, "correct by its train answers (tokens not compared), and"},
+        {"prompts not recorded", "unsaid", REPORT_CONTINUE, 1, -1, 1, "correct by its train answers (tokens not compared), and"},
         {"other concurrency", "c1", REPORT_CONTINUE, 1, 1, 1, "correct, and"},
         {"greedy beside a file that says nothing", "cold", REPORT_CONTINUE, 1, 1, 1, "correct, and"},
         {"another seed of greedy tokens", "cold seed", REPORT_CONTINUE, 1, 1, 1, "correct, and"},
@@ -79,7 +87,7 @@ START_TEST(verdicts)
         {"the same draws, another token", "warm token", REPORT_DIAGNOSE, 1, 0, -1, "output tokens differ"},
         {"draws that need not know train", "warm right", REPORT_CONTINUE, 1, 1, -1, "correct, and"},
         {"draws against greedy tokens", "!warm", REPORT_UNDECIDED, 1, -1, -1, "correctness is unknown"},
-        {"greedy tokens against draws", "warm!", REPORT_CONTINUE, 1, -1, 1, "correct, and"},
+        {"greedy tokens against draws", "warm!", REPORT_CONTINUE, 1, -1, 1, "correct by its train answers (tokens not compared), and"},
         {"draws of another seed", "warm seed", REPORT_UNDECIDED, 1, -1, -1, "correctness is unknown"},
         {"drawn drafts", "warm drafts", REPORT_UNDECIDED, 1, -1, -1, "correctness is unknown"},
     };
@@ -91,6 +99,9 @@ START_TEST(verdicts)
         if (!strcmp(k, "equal")) x.wall = 4;
         if (!strcmp(k, "token")) x.first_token = 71;
         if (!strcmp(k, "right")) x.right = 2;
+        if (!strcmp(k, "cut")) x.cut = 1, x.right = 2;
+        if (!strcmp(k, "cut 1")) x.cut = 1, x.right = 1;
+        if (strstr(k, "itself")) x.run_id = "r", y.run_id = k[0] == '!' ? "s" : "r";
         if (!strcmp(k, "n")) x.n = 2;
         if (!strcmp(k, "failed")) x.failed = 1;
         if (!strcmp(k, "nan")) x.wall = NAN;
@@ -120,6 +131,10 @@ START_TEST(verdicts)
         ck_assert_msg(d.whole == table[i].whole && d.identity == table[i].identity && d.train64 == table[i].train64,
                       "%s: whole %d identity %d train %d", table[i].name, d.whole, d.identity, d.train64);
         ck_assert_msg((d.note[0] != 0) == (d.identity == REPORT_NOT_MADE), "%s: '%s'", table[i].name, d.note);
+        ck_assert_msg((d.train_note[0] != 0) == (d.train64 == REPORT_NOT_MADE), "%s: '%s'", table[i].name, d.train_note);
+        if (!strcmp(k, "foreign")) ck_assert_ptr_nonnull(strstr(d.train_note, "not the 64 train questions"));
+        if (!strcmp(k, "model")) ck_assert_ptr_nonnull(strstr(d.train_note, "not k3-nano"));
+        if (!strcmp(k, "warm")) ck_assert_ptr_nonnull(strstr(d.train_note, "tokens were drawn"));
         if (!strcmp(k, "")) ck_assert(d.gain == 2 && d.compared == 3 && d.identical == 3 && d.first_different == -1);
         if (!strcmp(k, "token")) ck_assert(d.identical == 2 && d.first_different == 1);
         if (!strcmp(k, "failed")) ck_assert(d.compared == 2); /* a failed row has no tokens to compare */

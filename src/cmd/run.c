@@ -435,6 +435,8 @@ static enum status job_body(struct job *j)
     TRY(prepare(j));
     if (j->leader) stop_speak(j->o.out, j->w.size); /* not before: a run that was refused has nothing to finish */
     TRY(open_results(j));
+    if (j->leader && j->o.temperature == 0 && (j->o.top_k > 0 || j->o.top_p < 1))
+        log_warn("--top-k and --top-p mean nothing without --temperature T above 0: the likeliest token is taken");
     if (j->leader) log_info("run %s: %s, %d prompts, %s kernels, config %s", j->facts.f.run_id, j->facts.f.topology, j->n, j->ops.isa, j->facts.f.config_hash);
     if (prefill) {
         TRY(prefill_role(&j->w, &j->rc, &st));

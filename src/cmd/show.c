@@ -78,6 +78,8 @@ static enum status check_outputs(const struct shown *s)
     for (int k = 0; k < OUT_N; k++) {
         const char *path = output_path(s, (enum output)k);
         if (!path) continue;
+        if (strcmp(path, "-") == 0)
+            return ERR(ST_E_USAGE, "--%s -: name a file; for standard output /dev/stdout", output_name[k]);
         for (int i = 0; i < k; i++)
             if (output_path(s, (enum output)i) && strcmp(path, output_path(s, (enum output)i)) == 0)
                 return ERR(ST_E_USAGE, "--%s and --%s both name %s", output_name[i], output_name[k], path);

@@ -68,11 +68,13 @@ struct report_decision {
     const char *reference;
     enum report_check whole, identity, train64, correct;
     int64_t compared, identical, first_different; /* rows; question index, -1: none */
-    int64_t train_right, train_rows;
+    int64_t train_right, train_rows, train_cut;   /* train_cut: wrong and cut off at --max-new */
+    int is_itself;                                /* the reference is the same run */
     double tps, reference_tps, gain;              /* NaN: not measured */
     double accept_length, reference_accept_length;
     char why[160];    /* of the verdict, one clause */
     char note[512];   /* why identity was not made; "" */
+    char train_note[96]; /* why train-64 does not apply; "" */
     char caveat[512]; /* what else differs between the two runs; "" */
 };
 struct report {

@@ -123,8 +123,10 @@ static void decision(const struct page *p)
         fputs(" of ", p->f);
         page_number(p, (double)d->train_rows, PAGE_COUNT, "decision.train_rows");
         fputs(" right", p->f);
+        if (d->train_cut > 0) fprintf(p->f, "; %lld of the wrong ones were cut off", (long long)d->train_cut);
     } else {
-        fputs(": this is not the fixture on its train questions", p->f);
+        fputs(": ", p->f);
+        page_text(p->f, d->train_note);
     }
     fputs("</td></tr>\n", p->f);
     figure_row(p, "decode gain", d->gain, PAGE_TIMES, "gain");

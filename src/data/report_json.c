@@ -208,7 +208,10 @@ static json_t *decision(const struct report_decision *d, int *bad)
     put(o, "reference_output_tps_decode", real(d->reference_tps), bad);
     put(o, "accept_length", real(d->accept_length), bad);
     put(o, "reference_accept_length", real(d->reference_accept_length), bad);
+    put(o, "train_cut", json_integer(d->train_cut), bad);
+    put(o, "is_itself", json_boolean(d->is_itself), bad);
     put(o, "note", text_of(d->note), bad);
+    put(o, "train_note", text_of(d->train_note), bad);
     put(o, "caveat", text_of(d->caveat), bad);
     return o;
 }

@@ -1,5 +1,6 @@
 /* report_text - the summary and the grading list for a person. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/buf.h"
@@ -165,11 +166,26 @@ static void attempts(const struct report *p, FILE *out)
         fprintf(out, "  attempt %d: %lld rows, topology %s, run %s\n", i, (long long)a.rows, a.topology, a.run_id);
 }
 
+/* how tokens were taken; older files do not say: they are greedy */
+static void sampling(const struct report *p, FILE *out)
+{
+    char t[32], k[32], q[32], s[32], d[32];
+    const char *temperature = report_attr(p, "option_temperature", t, sizeof t);
+    if (!temperature[0] || strtod(temperature, NULL) == 0) {
+        fprintf(out, "sampling: none, the likeliest token is taken\n");
+        return;
+    }
+    fprintf(out, "sampling: temperature %s, top-k %s, top-p %s, seed %s; drafts: %s\n", temperature,
+            report_attr(p, "option_top-k", k, sizeof k), report_attr(p, "option_top-p", q, sizeof q),
+            report_attr(p, "option_seed", s, sizeof s), report_attr(p, "drafts", d, sizeof d));
+}
+
 void report_text(const struct report *p, FILE *out)
 {
     head(p, out);
     fprintf(out, "config %s, topology %s\n", p->config_hash, p->topology[0] ? p->topology : "not recorded");
     attempts(p, out);
+    sampling(p, out);
     fprintf(out, "tokens: %lld prompt, %lld output\n", (long long)p->prompt_tokens, (long long)p->output_tokens);
     fprintf(out, "correct\n");
     rates(p, out);

@@ -54,6 +54,10 @@ job 1 greedy $common --single && job 1 cold $common --single --temperature 0 --t
 check "and the same configuration" sh -c '"$1" show --json "$2" | grep -F "\"config_hash\": \"$("$1" show --json "$3" | sed -n "s/.*\"config_hash\": \"\([0-9a-f]*\)\".*/\1/p")\""' - "$PDFLASH" "$W/greedy.h5" "$W/cold.h5"
 job 1 one $common --single --temperature 5 --top-k 1 --seed 3 && check "top-k 1 is greedy at any temperature" $X equal "$W/greedy.h5" "$W/one.h5"
 other "draws are not the greedy tokens" greedy none
+expect 0 "show tells how tokens were drawn" "^sampling: temperature 0.8, top-k 0, top-p 0.95, seed 7; drafts: sample" "$PDFLASH" show "$W/drawn.h5"
+expect 0 "and that they were not" "^sampling: none, the likeliest token is taken" "$PDFLASH" show "$W/greedy.h5"
+check "top-k without a temperature: said" grep -q "top-k and --top-p mean nothing without --temperature" "$W/cold.log"
+check "nothing is said where it means something, or is not given" sh -c '! grep -q "mean nothing" "$1" "$2"' - "$W/one.log" "$W/greedy.log"
 
 # what a file was begun with it goes on with
 go_on() { # TEXT OPTIONS...

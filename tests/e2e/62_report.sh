@@ -48,10 +48,14 @@ echo '{"output_tps_decode": 1e9}' >"$W/fast.json"
 expect 0 "faster than external figures: continue" "decision: continue" "$PDFLASH" show --reference "$W/slow.json" "$W/c2.h5"
 expect 0 "slower: diagnose" "decision: diagnose - correct, but decoding is not faster" "$PDFLASH" show --reference "$W/fast.json" "$W/c2.h5"
 
+expect 0 "against itself: undecided" "decision: undecided - the reference is this very run" "$PDFLASH" show --reference "$W/c2.h5" "$W/c2.h5"
+
 # what is refused, and what a failed write leaves
 before=$(sizes)
 expect 1 "a trace of two files" "takes one results file" "$PDFLASH" show --trace "$W/t.json" "$W/c2.h5" "$W/c1.h5"
 expect 1 "two outputs of one name" "both name" "$PDFLASH" show --html "$W/r.html" --csv "$W/r.html" "$W/c2.h5"
+expect 1 "a table for standard output" "name a file; for standard output /dev/stdout" "$PDFLASH" show --csv - "$W/c2.h5"
+expect 0 "and that name writes there" "^file,.*index\|index" "$PDFLASH" show --csv /dev/stdout "$W/c2.h5"
 expect 2 "results are not overwritten" "holds HDF5 data" "$PDFLASH" show --html "$W/c1.h5" "$W/c2.h5"
 expect 2 "nor is the reference" "is the reference" "$PDFLASH" show --csv "$W/slow.json" --reference "$W/slow.json" "$W/c2.h5"
 expect 2 "no results" "no such file\|cannot\|not" "$PDFLASH" show --html "$W/r.html" "$W/nothing.h5"

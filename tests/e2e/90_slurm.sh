@@ -201,13 +201,17 @@ submit() { # NAME [VARIABLE=VALUE...] sbatch-OPTION... SCRIPT: id of the job; it
 }
 field() { scontrol -o show job "$1" 2>/dev/null | tr ' ' '\n' | sed -n "s/^$2=//p" | head -1; }
 rows_of() { grep -c '"kind":"row"' "$1.jsonl" 2>/dev/null; }
-# ends ID STATE NAME: wait for the end of a job. Slurm lets a requeued job wait for two minutes; not here
+# ends ID STATE NAME: wait for the end of a job. Slurm lets a requeued job wait for two minutes, since a node refuses a start
+# whose credential is not of a later second than the end of the last start; here it waits for as long as that takes
 ends() {
-    local state t0=$SECONDS
+    local state t0=$SECONDS back=
     while [ $((SECONDS - t0)) -lt 240 ]; do
         state=$(field "$1" JobState)
         case $state in COMPLETED | FAILED | CANCELLED | TIMEOUT | NODE_FAIL | BOOT_FAIL) break ;; esac
-        [ "$state" = PENDING ] && [ "$(field "$1" Reason)" = BeginTime ] && scontrol update job="$1" StartTime=now TimeLimit=10
+        if [ "$state" = PENDING ] && [ "$(field "$1" Reason)" = BeginTime ]; then
+            back=${back:-$SECONDS}
+            [ $((SECONDS - back)) -lt 3 ] || scontrol update job="$1" StartTime=now TimeLimit=10
+        fi
         sleep 0.3
     done
     if [ "$state" = "$2" ]; then
@@ -215,6 +219,8 @@ ends() {
     else
         fail "$3: $state, expected $2"
         tail -n 15 "$W"/*.log | cut -c1-200 | tail -n 60
+        scontrol -o show job "$1" | cut -c1-400
+        grep -hE "[^0-9]${1%_*}([^0-9]|$)|revoked" "$S"/slurm*.log | tail -n 20 | cut -c1-200
     fi
 }
 until_rows() { # NAME N ID: until so many rows are there
