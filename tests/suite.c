@@ -14,7 +14,11 @@ static int run_suite(int nofork)
     Suite *s = suite_create(suite_name);
     suite_fill(s);
     SRunner *sr = srunner_create(s);
-    if (nofork) srunner_set_fork_status(sr, CK_NOFORK);
+    if (nofork) { /* each verdict as it falls: a rank that fails alone may never come to Check's summary */
+        srunner_set_fork_status(sr, CK_NOFORK);
+        setvbuf(stdout, NULL, _IOLBF, 0);
+        srunner_set_log(sr, "-");
+    }
     srunner_run_all(sr, rank == 0 ? CK_NORMAL : CK_SILENT);
     int failed = srunner_ntests_failed(sr);
     srunner_free(sr);
