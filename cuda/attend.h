@@ -35,8 +35,8 @@ static inline int at_stride(int d) /* whole float4s, an odd number of them: no b
 
 static inline size_t at_bytes(int dk, int dv, int v_in_k)
 {
-    return sizeof(float) * ((size_t)(AT_LANES + AT_KEYS) * at_stride(dk) + (v_in_k ? 0 : (size_t)AT_KEYS * at_stride(dv)) +
-                            AT_KEYS * AT_LANES + AT_LANES * 3);
+    return sizeof(float) * ((size_t)(AT_LANES + AT_KEYS) * at_stride(dk) +
+                            (v_in_k ? 0 : (size_t)AT_KEYS * at_stride(dv)) + AT_KEYS * AT_LANES + AT_LANES * 3);
 }
 
 static __device__ __forceinline__ struct at_tile at_carve(float *mem, int dk, int dv, bool v_in_k, float scale)
@@ -81,7 +81,8 @@ static __device__ __forceinline__ void at_query(const struct at_tile &t, int lan
 }
 
 /* scores and weights of this thread's key for its warp's 4 lanes */
-static __device__ __forceinline__ void at_scores(const struct at_tile &t, struct at_state &s, int pos, int first, int nk)
+static __device__ __forceinline__ void at_scores(const struct at_tile &t, struct at_state &s, int pos, int first,
+                                                 int nk)
 {
     const int key = threadIdx.x & 31, l0 = (threadIdx.x >> 5) * 4;
     float d[4] = {};
@@ -106,7 +107,8 @@ static __device__ __forceinline__ void at_scores(const struct at_tile &t, struct
     }
 }
 
-template <bool MASKED> static __device__ __forceinline__ void at_values(const struct at_tile &t, struct at_state &s, int nk)
+template <bool MASKED>
+static __device__ __forceinline__ void at_values(const struct at_tile &t, struct at_state &s, int nk)
 {
     int c = threadIdx.x * 4;
     if (c >= t.dv) return;

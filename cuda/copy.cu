@@ -1,9 +1,9 @@
 /* Moving state between host memory and the device beside the computation (ops.h, "moving state").
  *
- * A move is one launch on a stream of its own: blocks, or warps where runs are short, take tiles of all runs in turn and
- * copy between device memory and page-locked host memory directly, so scattered pages and head slices move like one block,
- * and a few multiprocessors keep the bus busy. In turn: what is read at one time lies together, which the bus's page tables
- * like. Runs of host memory that is not page-locked go one by one through the driver, which waits for them.
+ * A move is one launch on a stream of its own: blocks, or warps where runs are short, take tiles of all runs in turn
+ * and copy between device memory and page-locked host memory directly, so scattered pages and head slices move like one
+ * block, and a few multiprocessors keep the bus busy. In turn: what is read at one time lies together, which the bus's
+ * page tables like. Runs of host memory that is not page-locked go one by one through the driver, which waits for them.
  * The stream has the highest priority: its blocks take the first multiprocessors that the computation leaves. */
 #include "cuda.h"
 
@@ -11,7 +11,8 @@
 #include <time.h>
 
 enum { FENCES = 256, MOVES = 16, PINNED = 8, THREADS = 512 };
-enum { TILE = 16384, BLOCKS = 32, BLOCKS_IN = 128 }; /* of a block; blocks that keep the bus busy: reads of host memory wait */
+/* of a block; blocks that keep the bus busy: reads of host memory wait */
+enum { TILE = 16384, BLOCKS = 32, BLOCKS_IN = 128 };
 enum { SHORT_TILE = 1024, SHORT_BLOCKS = 96 }; /* of a warp, where runs are shorter than SHORT_RUN on average */
 enum { SHORT_RUN = 2048 };
 
@@ -156,9 +157,10 @@ template <int N, int SIZE> static __device__ __forceinline__ void copy_tile(char
     for (int i = at + me; i < n; i += N) dst[i] = src[i];
 }
 
-/* N threads to a tile; group g of all does tiles g, g + groups, ... A run has a tile at least, so one that is so many tiles
- * further lies in a run no more runs further. */
-template <int N, int SIZE> static __global__ void __launch_bounds__(THREADS) move_kernel(const struct cu_run *run, int n, int n_tiles)
+/* N threads to a tile; group g of all does tiles g, g + groups, ... A run has a tile at least, so one that is so many
+ * tiles further lies in a run no more runs further. */
+template <int N, int SIZE>
+static __global__ void __launch_bounds__(THREADS) move_kernel(const struct cu_run *run, int n, int n_tiles)
 {
     const int groups = (int)gridDim.x * (THREADS / N), me = (int)threadIdx.x % N;
     int lo = 0, step = n;
@@ -227,7 +229,8 @@ int cuda_moved(struct ops *o, uint64_t ticket)
 }
 
 /* runs that one launch copies, in the move's place of the ring, cut in tiles; the others at once. *tiles_p: of all */
-static int list_runs(struct cu_mover *m, const struct ops_run *run, int n, int pack, int tile, struct cu_run *list, int64_t *tiles_p)
+static int list_runs(struct cu_mover *m, const struct ops_run *run, int n, int pack, int tile, struct cu_run *list,
+                     int64_t *tiles_p)
 {
     int64_t tiles = 0;
     int k = 0;
@@ -256,16 +259,19 @@ static uint64_t move(struct ops *o, const struct ops_run *run, int n, uint64_t a
     if (after) CU(cudaStreamWaitEvent(m->stream, m->fence[after % FENCES], 0));
     CU(cudaEventRecord(m->begin[ticket % MOVES], m->stream));
     for (int i = 0; i < n; i++) bytes += run[i].bytes;
-    int brief = bytes / n < SHORT_RUN, k = list_runs(m, run, n, pack, brief ? (int)SHORT_TILE : (int)TILE, m->host + slot, &tiles);
-    int most = pack ? (int)BLOCKS : (int)BLOCKS_IN;
+    int brief = bytes / n < SHORT_RUN, most = pack ? (int)BLOCKS : (int)BLOCKS_IN;
+    int k = list_runs(m, run, n, pack, brief ? (int)SHORT_TILE : (int)TILE, m->host + slot, &tiles);
     if (k) {
-        CU(cudaMemcpyAsync(m->dev + slot, m->host + slot, (size_t)k * sizeof *m->host, cudaMemcpyHostToDevice, m->stream));
+        CU(cudaMemcpyAsync(m->dev + slot, m->host + slot, (size_t)k * sizeof *m->host, cudaMemcpyHostToDevice,
+                           m->stream));
         const struct cu_run *list = m->dev + slot;
+        const int few = cu_parts(tiles, THREADS / 32); /* blocks, a warp to a tile */
         if (brief)
-            move_kernel<32, SHORT_TILE><<<cu_parts(tiles, THREADS / 32) < SHORT_BLOCKS ? cu_parts(tiles, THREADS / 32) : SHORT_BLOCKS,
-                                          THREADS, 0, m->stream>>>(list, k, (int)tiles);
+            move_kernel<32, SHORT_TILE><<<few < SHORT_BLOCKS ? few : SHORT_BLOCKS, THREADS, 0, m->stream>>>(
+                list, k, (int)tiles);
         else
-            move_kernel<THREADS, TILE><<<tiles < most ? (int)tiles : most, THREADS, 0, m->stream>>>(list, k, (int)tiles);
+            move_kernel<THREADS, TILE><<<tiles < most ? (int)tiles : most, THREADS, 0, m->stream>>>(
+                list, k, (int)tiles);
         CU_LAUNCHED("move");
     }
     CU(cudaEventRecord(m->end[ticket % MOVES], m->stream));

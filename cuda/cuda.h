@@ -4,16 +4,17 @@
  * products; copy.cu moves state; the other files hold the operations of the CPU file of the same name. ops.h is the
  * manual page.
  *
- * Order of work: everything but moves goes to one stream. Only get, argmax and large puts wait for it. Inside a region (ops.h,
- * graph_begin) launches are held back and started as graphs; every call of the runtime that depends on their order
- * comes by graph.cu (cuda.mk, --wrap) and starts them first. Who gives the stream to a library calls cu_graph_flush
- * before.
+ * Order of work: everything but moves goes to one stream. Only get, argmax and large puts wait for it. Inside a region
+ * (ops.h, graph_begin) launches are held back and started as graphs; every call of the runtime that depends on their
+ * order comes by graph.cu (cuda.mk, --wrap) and starts them first. Who gives the stream to a library calls
+ * cu_graph_flush before.
  * Exactness: as on the CPU, an output element is computed by steps that do not depend on the number of rows or
  * sequences in the call, as long as the call has at most CU_EXACT_ROWS rows; larger calls of linear and moe in act bf16
- * may take another path (within tolerance). One exception: kda_recur in act bf16 that leaves the state (verification) takes 2
- * to 16 rows of heads of 128 as a tile on the tensor cores, 1e-6 from row after row: a row then depends on where the call
- * begins, still not on how many rows of it follow or on other sequences. Sums have an order of their own, fixed by the sizes
- * of the operation: the tree of a matrix's leaves is not followed, so a TP group's bits are not those of one rank.
+ * may take another path (within tolerance). One exception: kda_recur in act bf16 that leaves the state (verification)
+ * takes 2 to 16 rows of heads of 128 as a tile on the tensor cores, 1e-6 from row after row: a row then depends on
+ * where the call begins, still not on how many rows of it follow or on other sequences. Sums have an order of their
+ * own, fixed by the sizes of the operation: the tree of a matrix's leaves is not followed, so a TP group's bits are not
+ * those of one rank.
  * The chunked form of KDA (prefill, act bf16) has BF16 operands: pieces of a prompt that start and end at its chunks
  * of 64 rows, at least two of them, give the bits of one piece; other cuts, and the recurrence, agree within BF16's
  * error.
@@ -102,7 +103,8 @@ static inline struct cuda_impl *cu_impl(const struct ops *o)
         if (cu_e_ != cudaSuccess) cu_die(cu_e_, name, __FILE__, __LINE__); \
     } while (0)
 
-/* cu_wait - the host waits for an event of the stream, NULL: until it is empty; ops.idle and ops.guard are called meanwhile. */
+/* cu_wait - the host waits for an event of the stream, NULL: until it is empty; ops.idle and ops.guard are called
+ * meanwhile. */
 void cu_wait(struct ops *o, cudaEvent_t event);
 /* queue.cu: the table of queues, and ops.check */
 extern const struct ops_queues cuda_queues;
@@ -253,7 +255,8 @@ template <bool VEC> static __device__ __forceinline__ void cu_rows_store(const s
 static __device__ __forceinline__ void cu_mma(float *c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                                               uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
@@ -266,8 +269,9 @@ static __device__ __forceinline__ struct cu_seq cu_seq_at(const struct cu_seq *a
     return s;
 }
 
-/* Overlap of a kernel with the end of the one before it: the earlier calls cu_launch_next as soon as the later may start
- * on what does not depend on it; the later, started by cu_launch_early, calls cu_wait_last before it reads its results. */
+/* Overlap of a kernel with the end of the one before it: the earlier calls cu_launch_next as soon as the later may
+ * start on what does not depend on it; the later, started by cu_launch_early, calls cu_wait_last before it reads its
+ * results. */
 static __device__ __forceinline__ void cu_launch_next()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -282,7 +286,8 @@ static __device__ __forceinline__ void cu_wait_last()
 #endif
 }
 
-template <class A> static void cu_launch_early(void (*kernel)(A), dim3 grid, unsigned block, size_t bytes, cudaStream_t st, const A &a)
+template <class A>
+static void cu_launch_early(void (*kernel)(A), dim3 grid, unsigned block, size_t bytes, cudaStream_t st, const A &a)
 {
     cudaLaunchAttribute early = {};
     cudaLaunchConfig_t c = {};
@@ -316,7 +321,8 @@ static __device__ __forceinline__ void cu_copy4(void *to, const void *from)
 /* the same, zeros when not in */
 static __device__ __forceinline__ void cu_copy16_if(void *to, const void *from, bool in)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(cu_shared(to)), "l"(from), "r"(in ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 ::"r"(cu_shared(to)), "l"(from), "r"(in ? 16 : 0) : "memory");
 }
 
 static __device__ __forceinline__ void cu_copy_end()
@@ -378,57 +384,61 @@ void cuda_linear(struct ops *o, const struct mat *m, const float *x, int64_t ldx
 void cuda_embed(struct ops *o, const void *table, int first, int n_ids, int h, const int32_t *id, int t, float *y);
 void cuda_gather_rows(struct ops *o, float *y, const float *x, const int32_t *from, int t, int n);
 void cuda_add(struct ops *o, float *y, const float *x, int64_t n);
-void cuda_tree_add(struct ops *o, float *dst, const float *src, int64_t stride, const int *order, int n_leaves, int64_t n);
+void cuda_tree_add(struct ops *o, float *dst, const float *src, int64_t stride, const int *order, int n_leaves,
+                   int64_t n);
 void cuda_round_kv(struct ops *o, float *x, int64_t n, enum ops_kv kv);
 void cuda_gate(struct ops *o, float *x, int64_t ldx, const float *g, int64_t ldg, int t, int n);
 void cuda_situ(struct ops *o, const float *x, int64_t ldx, float b1, float b2, int t, int n, float *y, int64_t ldy);
 void cuda_swiglu(struct ops *o, const float *x, int64_t ldx, int t, int n, float *y, int64_t ldy);
 
-void cuda_rmsnorm(struct ops *o, const float *x, int64_t ldx, const float *w, float eps, int t, int n, float *y, int64_t ldy);
+void cuda_rmsnorm(struct ops *o, const float *x, int64_t ldx, const float *w, float eps, int t, int n, float *y,
+                  int64_t ldy);
 void cuda_head_norm(struct ops *o, float *x, int64_t ldx, const float *w, float eps, int t, int heads, int d);
-void cuda_attnres(struct ops *o, const float *bank, int64_t bank_stride, int n_bank, const float *prefix, const float *q,
-                  float eps, int t, int h, float *mix, const float *w, float norm_eps, float *normed);
+void cuda_attnres(struct ops *o, const float *bank, int64_t bank_stride, int n_bank, const float *prefix,
+                  const float *q, float eps, int t, int h, float *mix, const float *w, float norm_eps, float *normed);
 
 void cuda_conv(struct ops *o, const float *x, int64_t ldx, const float *w, int kernel, int ch, enum ops_kv kv,
                const struct seq_rows *seq, int n_seq, float *y);
-void cuda_conv_commit(struct ops *o, void *tail, const float *x, int64_t ldx, int kernel, int ch, enum ops_kv kv, int n);
+void cuda_conv_commit(struct ops *o, void *tail, const float *x, int64_t ldx, int kernel, int ch, enum ops_kv kv,
+                      int n);
 void cuda_conv_commit_seqs(struct ops *o, const float *x, int64_t ldx, int kernel, int ch, enum ops_kv kv,
                            const struct seq_rows *seq, int n_seq);
 void cuda_kda_prepare(struct ops *o, float *qkv, float *z, int64_t ldz, float *b, int64_t ldb, const float *a_exp,
                       const float *dt_bias, float lower_bound, int t, int heads, int d);
 void cuda_kda_recur(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb,
                     float *state, int write, int t, int heads, int d, float *out, int64_t ldo);
-void cuda_kda_recur_seqs(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb, int write,
-                         const struct seq_rows *seq, int n_seq, int heads, int d, float *out, int64_t ldo);
+void cuda_kda_recur_seqs(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb,
+                         int write, const struct seq_rows *seq, int n_seq, int heads, int d, float *out, int64_t ldo);
 void cuda_kda_chunk(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb,
                     float *state, int t, int heads, int d, int chunk, float *out, int64_t ldo);
-void cuda_kda_out(struct ops *o, float *x, const float *gate, int64_t ldg, const float *w, float eps, int t, int heads, int d);
+void cuda_kda_out(struct ops *o, float *x, const float *gate, int64_t ldg, const float *w, float eps, int t, int heads,
+                  int d);
 
 void cuda_mla_write(struct ops *o, const float *x, int64_t ldx, int width, const struct paged *cache,
                     const struct seq_rows *seq, int n_seq);
-void cuda_mla_attend(struct ops *o, const float *q, int64_t ldq, const struct paged *cache, int rank, int rope, float scale,
-                     int heads, const struct seq_rows *seq, int n_seq, float *z, int64_t ldz);
+void cuda_mla_attend(struct ops *o, const float *q, int64_t ldq, const struct paged *cache, int rank, int rope,
+                     float scale, int heads, const struct seq_rows *seq, int n_seq, float *z, int64_t ldz);
 void cuda_mla_attend_expanded(struct ops *o, const float *q, int64_t ldq, const struct paged *cache, int rank, int rope,
                               int nope, int v_dim, const struct mat *wkv, float scale, int heads,
                               const struct seq_rows *seq, int n_seq, float *out, int64_t ldo);
 
-void cuda_route(struct ops *o, const float *logits, const float *bias, int n_experts, int k, float scale, int t, int32_t *idx,
-                float *w);
+void cuda_route(struct ops *o, const float *logits, const float *bias, int n_experts, int k, float scale, int t,
+                int32_t *idx, float *w);
 void cuda_argmax(struct ops *o, const float *logits, int64_t ldx, int t, int n, float *val, int32_t *idx);
-void cuda_moe(struct ops *o, const struct mat *up, const struct mat *down, int e0, int n_local, int n_experts, const float *z,
-              int latent, int cols, int groups, int merge, const int32_t *idx, const float *w, int k, float b1, float b2,
-              int t, float *y, int64_t y_stride);
+void cuda_moe(struct ops *o, const struct mat *up, const struct mat *down, int e0, int n_local, int n_experts,
+              const float *z, int latent, int cols, int groups, int merge, const int32_t *idx, const float *w, int k,
+              float b1, float b2, int t, float *y, int64_t y_stride);
 void cuda_moe_close(struct cuda_impl *im);
 void cu_fp4_linear(struct ops *o, const struct mat *m, const float *x, int64_t ldx, int t, float *y, int64_t ldy);
 
 void cuda_rope(struct ops *o, float *x, int64_t ldx, const int32_t *pos, int t, int heads, int d, double theta);
-void cuda_rope_scaled(struct ops *o, float *x, int64_t ldx, const int32_t *pos, int t, int heads, int d, const double *inv,
-                      double amplitude);
+void cuda_rope_scaled(struct ops *o, float *x, int64_t ldx, const int32_t *pos, int t, int heads, int d,
+                      const double *inv, double amplitude);
 void cuda_kv_write(struct ops *o, const float *x, int64_t ldx, int heads, int d, const struct paged *cache,
                    const struct seq_rows *seq, int n_seq);
-void cuda_draft_attend(struct ops *o, const float *q, int64_t ldq, const float *kb, int64_t ldk, const float *vb, int64_t ldv,
-                       const struct paged *kc, const struct paged *vc, int q_heads, int kv_heads, int d, int window,
-                       const struct seq_rows *seq, int n_seq, float *out, int64_t ldo);
+void cuda_draft_attend(struct ops *o, const float *q, int64_t ldq, const float *kb, int64_t ldk, const float *vb,
+                       int64_t ldv, const struct paged *kc, const struct paged *vc, int q_heads, int kv_heads, int d,
+                       int window, const struct seq_rows *seq, int n_seq, float *out, int64_t ldo);
 
 /* linear.cu: the rows of cu_rows_of, queued */
 void cu_rows_bf16(struct ops *o, const float *x, int64_t ldx, int t, int k, int kp, int parts, __nv_bfloat16 *out);

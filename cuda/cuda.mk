@@ -5,7 +5,8 @@ CUDA_HOME  ?= $(firstword $(wildcard /usr/local/cuda /opt/cuda))
 NVCC       ?= $(if $(CUDA_HOME),$(CUDA_HOME)/bin/nvcc,nvcc)
 CUDA_ARCH  ?= 90a
 NVCC_FLAGS := -O3 -std=c++20 -lineinfo -Isrc --compiler-options -Wall,-Wextra,-O2 -diag-suppress 20012 \
-              $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a),code=sm_$(a)) $(if $(filter 90a,$(CUDA_ARCH)),-DCU_SM90A) $(NVCC_EXTRA)
+              $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a),code=sm_$(a)) \
+              $(if $(filter 90a,$(CUDA_ARCH)),-DCU_SM90A) $(NVCC_EXTRA)
 
 SRCS       := $(filter-out src/ops/none.c,$(SRCS))
 CUDA_SRCS  := $(sort $(wildcard cuda/*.cu))

@@ -29,7 +29,8 @@ void cuda_rope(struct ops *o, float *x, int64_t ldx, const int32_t *pos, int t, 
 
 struct rope_angles { double inv[OPS_ROPE_DIM / 2], amplitude; };
 
-static __global__ void rope_scaled_kernel(float *x, int64_t ldx, const int32_t *pos, int heads, int d, struct rope_angles r)
+static __global__ void rope_scaled_kernel(float *x, int64_t ldx, const int32_t *pos, int heads, int d,
+                                          struct rope_angles r)
 {
     int half = d / 2, row = blockIdx.x;
     for (int j = threadIdx.x; j < half; j += blockDim.x) {
@@ -43,8 +44,8 @@ static __global__ void rope_scaled_kernel(float *x, int64_t ldx, const int32_t *
     }
 }
 
-void cuda_rope_scaled(struct ops *o, float *x, int64_t ldx, const int32_t *pos, int t, int heads, int d, const double *inv,
-                      double amplitude)
+void cuda_rope_scaled(struct ops *o, float *x, int64_t ldx, const int32_t *pos, int t, int heads, int d,
+                      const double *inv, double amplitude)
 {
     if (t < 1) return;
     struct rope_angles r;
@@ -55,14 +56,16 @@ void cuda_rope_scaled(struct ops *o, float *x, int64_t ldx, const int32_t *pos, 
     CU_LAUNCHED("rope_scaled");
 }
 
-static __global__ void kv_write_kernel(const float *x, int64_t ldx, int heads, int d, struct at_pages c, const struct cu_seq *seqs)
+static __global__ void kv_write_kernel(const float *x, int64_t ldx, int heads, int d, struct at_pages c,
+                                       const struct cu_seq *seqs)
 {
     struct cu_seq s = cu_seq_at(seqs, blockIdx.y);
     int r = blockIdx.x;
     if (r >= s.n_rows) return;
     for (int i = threadIdx.x; i < heads * d; i += blockDim.x) {
         int h = i / d;
-        char *to = (char *)cu_row(c.base, c.stride, c.page, &s, s.pos0 + r, (int64_t)h * c.page * d, d, c.kv == OPS_KV_BF16 ? 2 : 4);
+        char *to = (char *)cu_row(c.base, c.stride, c.page, &s, s.pos0 + r, (int64_t)h * c.page * d, d,
+                                  c.kv == OPS_KV_BF16 ? 2 : 4);
         cu_store_kv(to, i % d, x[(s.row0 + r) * ldx + i], c.kv);
     }
 }
@@ -73,7 +76,8 @@ void cuda_kv_write(struct ops *o, const float *x, int64_t ldx, int heads, int d,
     int rows;
     const struct cu_seq *s = cu_seqs(o, seq, n_seq, cache->page, 1, &rows);
     if (rows < 1) return;
-    kv_write_kernel<<<dim3((unsigned)rows, (unsigned)n_seq), 128, 0, cu_impl(o)->stream>>>(x, ldx, heads, d, at_pages_of(cache, d), s);
+    kv_write_kernel<<<dim3((unsigned)rows, (unsigned)n_seq), 128, 0, cu_impl(o)->stream>>>(
+        x, ldx, heads, d, at_pages_of(cache, d), s);
     CU_LAUNCHED("kv_write");
 }
 
@@ -114,17 +118,20 @@ static __global__ void __launch_bounds__(AT_BLOCK) draft_kernel(struct draft a)
     if (i0 >= lanes) return;
     int first = p0;
     for (int l = 0; l < AT_LANES; l++) {
-        int i = i0 + l, r = i / a.group, lo = a.window ? p0 + r - (a.window - 1) : 0, hi = a.window ? p0 + r + 1 : p0 + s.n_rows;
+        int i = i0 + l, r = i / a.group;
+        int lo = a.window ? p0 + r - (a.window - 1) : 0, hi = a.window ? p0 + r + 1 : p0 + s.n_rows;
         if (lo < 0) lo = 0;
         if (i < lanes && lo < first) first = lo;
-        at_query(t, l, i < lanes ? a.q + (s.row0 + r) * a.ldq + ((int64_t)head * a.group + i % a.group) * a.d : NULL, lo, hi);
+        at_query(t, l, i < lanes ? a.q + (s.row0 + r) * a.ldq + ((int64_t)head * a.group + i % a.group) * a.d : NULL,
+                 lo, hi);
     }
     at_open(st);
     a.c.kc.s = a.c.vc.s = s;
     a.c.kc.off = (int64_t)head * a.c.kc.page * a.d;
     a.c.vc.off = (int64_t)head * a.c.vc.page * a.d;
     at_run<false>(t, st, a.c, 0, first, p0);
-    struct block_src b = {a.kb + s.row0 * a.ldk + (int64_t)head * a.d, a.vb + s.row0 * a.ldv + (int64_t)head * a.d, a.ldk, a.ldv, p0, a.d};
+    struct block_src b = {a.kb + s.row0 * a.ldk + (int64_t)head * a.d, a.vb + s.row0 * a.ldv + (int64_t)head * a.d,
+                          a.ldk, a.ldv, p0, a.d};
     at_run<false>(t, st, b, p0, p0, p0 + s.n_rows);
     at_publish(t, st);
 #pragma unroll
@@ -133,27 +140,30 @@ static __global__ void __launch_bounds__(AT_BLOCK) draft_kernel(struct draft a)
         for (int j = 0; j < 4; j++) {
             int c = threadIdx.x * 4 + j, i = i0 + l;
             if (i < lanes && c < a.d)
-                a.out[(s.row0 + i / a.group) * a.ldo + ((int64_t)head * a.group + i % a.group) * a.d + c] = st.acc[l][j] / t.corr[l];
+                a.out[(s.row0 + i / a.group) * a.ldo + ((int64_t)head * a.group + i % a.group) * a.d + c] =
+                    st.acc[l][j] / t.corr[l];
         }
 }
 
-void cuda_draft_attend(struct ops *o, const float *q, int64_t ldq, const float *kb, int64_t ldk, const float *vb, int64_t ldv,
-                       const struct paged *kc, const struct paged *vc, int q_heads, int kv_heads, int d, int window,
-                       const struct seq_rows *seq, int n_seq, float *out, int64_t ldo)
+void cuda_draft_attend(struct ops *o, const float *q, int64_t ldq, const float *kb, int64_t ldk, const float *vb,
+                       int64_t ldv, const struct paged *kc, const struct paged *vc, int q_heads, int kv_heads, int d,
+                       int window, const struct seq_rows *seq, int n_seq, float *out, int64_t ldo)
 {
     int rows;
     const struct cu_seq *s = cu_seqs(o, seq, n_seq, kc->page, 0, &rows);
-    struct draft a = {q, kb, vb, ldq, ldk, ldv, ldo, {at_pages_of(kc, d), at_pages_of(vc, d)}, q_heads / kv_heads, d, window,
-                      (float)(1.0 / sqrt((double)d)), s, out};
+    struct draft a = {q, kb, vb, ldq, ldk, ldv, ldo, {at_pages_of(kc, d), at_pages_of(vc, d)}, q_heads / kv_heads, d,
+                      window, (float)(1.0 / sqrt((double)d)), s, out};
     size_t bytes = at_bytes(d, d, 0);
     if (rows < 1) return;
-    if (draft_wg(o, {q, kb, vb, ldq, ldk, ldv, ldo, kc, vc, q_heads, kv_heads, d, window, a.scale, rows, n_seq, s, out})) return;
+    if (draft_wg(o, {q, kb, vb, ldq, ldk, ldv, ldo, kc, vc, q_heads, kv_heads, d, window, a.scale, rows, n_seq, s,
+                     out}))
+        return;
     if (d > AT_DV) {
         log_error("draft_attend: head size %d is above %d", d, (int)AT_DV);
         abort();
     }
     CU(cudaFuncSetAttribute(draft_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-    draft_kernel<<<dim3((unsigned)cu_parts((int64_t)rows * a.group, AT_LANES), (unsigned)kv_heads, (unsigned)n_seq), AT_BLOCK, bytes,
-                   cu_impl(o)->stream>>>(a);
+    dim3 grid((unsigned)cu_parts((int64_t)rows * a.group, AT_LANES), (unsigned)kv_heads, (unsigned)n_seq);
+    draft_kernel<<<grid, AT_BLOCK, bytes, cu_impl(o)->stream>>>(a);
     CU_LAUNCHED("draft_attend");
 }

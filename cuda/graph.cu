@@ -501,7 +501,8 @@ AFTER_LAUNCHES(cudaMemcpy, (void *to, const void *from, size_t n, cudaMemcpyKind
 AFTER_LAUNCHES(cudaMemcpyAsync, (void *to, const void *from, size_t n, cudaMemcpyKind kind, cudaStream_t st),
                (to, from, n, kind, st))
 AFTER_LAUNCHES(cudaMemcpy2DAsync,
-               (void *to, size_t lt, const void *from, size_t lf, size_t w, size_t h, cudaMemcpyKind k, cudaStream_t st),
+               (void *to, size_t lt, const void *from, size_t lf, size_t w, size_t h, cudaMemcpyKind k,
+                cudaStream_t st),
                (to, lt, from, lf, w, h, k, st))
 AFTER_LAUNCHES(cudaMemsetAsync, (void *to, int v, size_t n, cudaStream_t st), (to, v, n, st))
 AFTER_LAUNCHES(cudaFree, (void *p), (p))

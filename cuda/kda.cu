@@ -13,8 +13,9 @@ static __device__ __forceinline__ float quick_silu(float x)
 
 /* 4 channels of up to CONV_ROWS rows; the window slides through registers. K: kernel width */
 template <bool VEC, int K>
-static __global__ void __launch_bounds__(128) conv_kernel(const float *__restrict__ x, int64_t ldx, const float *__restrict__ w, int ch,
-                                                            enum ops_kv kv, const struct cu_seq *__restrict__ seqs, float *__restrict__ y)
+static __global__ void __launch_bounds__(128)
+    conv_kernel(const float *__restrict__ x, int64_t ldx, const float *__restrict__ w, int ch, enum ops_kv kv,
+                const struct cu_seq *__restrict__ seqs, float *__restrict__ y)
 {
     struct cu_seq s = cu_seq_at(seqs, blockIdx.z);
     int c = (blockIdx.x * blockDim.x + threadIdx.x) * 4, r0 = blockIdx.y * CONV_ROWS;
@@ -32,7 +33,8 @@ static __global__ void __launch_bounds__(128) conv_kernel(const float *__restric
         else {
             int64_t at = (int64_t)(r + K - 1) * ch + c;
             win[j] = make_float4(cu_load_kv(s.state, at, kv), c + 1 < ch ? cu_load_kv(s.state, at + 1, kv) : 0,
-                                 c + 2 < ch ? cu_load_kv(s.state, at + 2, kv) : 0, c + 3 < ch ? cu_load_kv(s.state, at + 3, kv) : 0);
+                                 c + 2 < ch ? cu_load_kv(s.state, at + 2, kv) : 0,
+                                 c + 3 < ch ? cu_load_kv(s.state, at + 3, kv) : 0);
         }
     }
     int n = s.n_rows - r0 < CONV_ROWS ? s.n_rows - r0 : CONV_ROWS;
@@ -49,13 +51,14 @@ static __global__ void __launch_bounds__(128) conv_kernel(const float *__restric
         }
 #pragma unroll
         for (int j = 0; j < K - 1; j++) win[j] = win[j + 1];
-        cu_store4<VEC>(y + (int64_t)(s.row0 + r0 + r) * ch, c, ch, make_float4(quick_silu(a.x), quick_silu(a.y), quick_silu(a.z), quick_silu(a.w)));
+        cu_store4<VEC>(y + (int64_t)(s.row0 + r0 + r) * ch, c, ch,
+                       make_float4(quick_silu(a.x), quick_silu(a.y), quick_silu(a.z), quick_silu(a.w)));
     }
 }
 
 template <bool VEC>
-static void conv_launch(dim3 grid, cudaStream_t st, const float *x, int64_t ldx, const float *w, int kernel, int ch, enum ops_kv kv,
-                        const struct cu_seq *s, float *y)
+static void conv_launch(dim3 grid, cudaStream_t st, const float *x, int64_t ldx, const float *w, int kernel, int ch,
+                        enum ops_kv kv, const struct cu_seq *s, float *y)
 {
     switch (kernel) {
 #define WIDTH(K) case K: conv_kernel<VEC, K><<<grid, 128, 0, st>>>(x, ldx, w, ch, kv, s, y); break;
@@ -152,9 +155,11 @@ template <bool VEC, bool ONE> static __global__ void __launch_bounds__(256) prep
     if (i >= a.n) return;
     int64_t row = i / a.heads, w = (int64_t)a.heads * d;
     int h = (int)(i % a.heads);
-    float *q = a.qkv + row * 3 * w + (int64_t)h * d, *k = q + w, *z = a.z + row * a.ldz + (int64_t)h * d, e = a.a_exp[h];
+    float *q = a.qkv + row * 3 * w + (int64_t)h * d, *k = q + w, *z = a.z + row * a.ldz + (int64_t)h * d;
+    float e = a.a_exp[h];
     const float *dt = a.dt_bias + (int64_t)h * d;
-    float4 qv = cu_load4<VEC>(q, j, d), kv = cu_load4<VEC>(k, j, d), zv = cu_load4<VEC>(z, j, d), tv = cu_load4<VEC>(dt, j, d);
+    float4 qv = cu_load4<VEC>(q, j, d), kv = cu_load4<VEC>(k, j, d), zv = cu_load4<VEC>(z, j, d);
+    float4 tv = cu_load4<VEC>(dt, j, d);
     float sq = square(qv), sk = square(kv);
     for (int c = j + 128; !ONE && c < d; c += 128) {
         sq += square(cu_load4<VEC>(q, c, d));
@@ -170,8 +175,11 @@ template <bool VEC, bool ONE> static __global__ void __launch_bounds__(256) prep
         }
         cu_store4<VEC>(q, c, d, times(qv, rq));
         cu_store4<VEC>(k, c, d, times(kv, rk));
-        cu_store4<VEC>(z, c, d, make_float4(a.lower * quick_sigmoid(e * (zv.x + tv.x)), a.lower * quick_sigmoid(e * (zv.y + tv.y)),
-                                            a.lower * quick_sigmoid(e * (zv.z + tv.z)), a.lower * quick_sigmoid(e * (zv.w + tv.w))));
+        cu_store4<VEC>(z, c, d,
+                       make_float4(a.lower * quick_sigmoid(e * (zv.x + tv.x)),
+                                   a.lower * quick_sigmoid(e * (zv.y + tv.y)),
+                                   a.lower * quick_sigmoid(e * (zv.z + tv.z)),
+                                   a.lower * quick_sigmoid(e * (zv.w + tv.w))));
         if (ONE) break;
     }
     if (lane == 0) a.b[row * a.ldb + h] = cu_sigmoid(a.b[row * a.ldb + h]);
@@ -180,7 +188,8 @@ template <bool VEC, bool ONE> static __global__ void __launch_bounds__(256) prep
 void cuda_kda_prepare(struct ops *o, float *qkv, float *z, int64_t ldz, float *b, int64_t ldb, const float *a_exp,
                       const float *dt_bias, float lower_bound, int t, int heads, int d)
 {
-    struct prep a = {qkv, z, b, ldz, ldb, a_exp, dt_bias, lower_bound, (float)(1.0 / sqrt((double)d)), heads, d, (int64_t)t * heads};
+    struct prep a = {qkv, z, b, ldz, ldb, a_exp, dt_bias, lower_bound, (float)(1.0 / sqrt((double)d)), heads, d,
+                     (int64_t)t * heads};
     cudaStream_t st = cu_impl(o)->stream;
     if (a.n < 1) return;
     if (d % 4 == 0 && cu_aligned16(qkv, d) && cu_aligned16(z, ldz) && cu_aligned16(dt_bias, d))
@@ -191,7 +200,8 @@ void cuda_kda_prepare(struct ops *o, float *qkv, float *z, int64_t ldz, float *b
 }
 
 template <bool VEC>
-static __global__ void out_kernel(float *x, const float *gate, int64_t ldg, const float *w, float eps, int64_t n, int heads, int d)
+static __global__ void out_kernel(float *x, const float *gate, int64_t ldg, const float *w, float eps, int64_t n,
+                                  int heads, int d)
 {
     int64_t i = (int64_t)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
     int lane = threadIdx.x & 31;
@@ -210,7 +220,8 @@ static __global__ void out_kernel(float *x, const float *gate, int64_t ldg, cons
     }
 }
 
-void cuda_kda_out(struct ops *o, float *x, const float *gate, int64_t ldg, const float *w, float eps, int t, int heads, int d)
+void cuda_kda_out(struct ops *o, float *x, const float *gate, int64_t ldg, const float *w, float eps, int t, int heads,
+                  int d)
 {
     cudaStream_t st = cu_impl(o)->stream;
     int64_t n = (int64_t)t * heads;

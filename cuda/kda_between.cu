@@ -1,7 +1,8 @@
 /* Chunked KDA, second kernel: a block per (head, 32 value columns), chunk after chunk:
  *   D = U - W S,  O = (q exp G) S + A D,  S = exp(G_64) S + (k exp(G_64 - G))^T D.
- * Warps by role, two of each for 16 columns each: a state warp holds S and D transposed in FP32, so that as operands they
- * lie in its registers already, and hands them (BF16, two slots) to its output warp; a fifth warp fetches chunks ahead. */
+ * Warps by role, two of each for 16 columns each: a state warp holds S and D transposed in FP32, so that as operands
+ * they lie in its registers already, and hands them (BF16, two slots) to its output warp; a fifth warp fetches chunks
+ * ahead. */
 #include "kda_chunk.h"
 #include "mma.h"
 #include "pipe.h"
@@ -50,7 +51,8 @@ static __device__ __forceinline__ void project(float (*acc)[4], const float (*s)
     for (int k = 0; k < KEYS; k++) {
         uint32_t x[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) x[i] = cu_pack(s[2 * k + (i >> 1)][(i & 1) * 2], s[2 * k + (i >> 1)][(i & 1) * 2 + 1]);
+        for (int i = 0; i < 4; i++)
+            x[i] = cu_pack(s[2 * k + (i >> 1)][(i & 1) * 2], s[2 * k + (i >> 1)][(i & 1) * 2 + 1]);
 #pragma unroll
         for (int n = 0; n < C / 8; n += 2) {
             uint32_t b[4];
@@ -84,7 +86,8 @@ static __device__ __forceinline__ void advance(float (*s)[4], const uint32_t (*d
         }
 }
 
-template <int STAGES> static __device__ __forceinline__ void state_warp(struct between<STAGES> &m, const struct kda_args &a, int half)
+template <int STAGES>
+static __device__ __forceinline__ void state_warp(struct between<STAGES> &m, const struct kda_args &a, int half)
 {
     const int lane = threadIdx.x & 31, g = lane >> 2, q4 = lane & 3, chunks = (a.t + C - 1) / C;
     float *state = a.state + (int64_t)blockIdx.x * D * D + blockIdx.y * KC_COLS + half * 16 + g, s[D / 8][4];
@@ -103,7 +106,8 @@ template <int STAGES> static __device__ __forceinline__ void state_warp(struct b
 #pragma unroll
             for (int k = 0; k < KEYS; k++)
                 share.s[k][lane] = make_uint4(cu_pack(s[2 * k][0], s[2 * k][1]), cu_pack(s[2 * k][2], s[2 * k][3]),
-                                              cu_pack(s[2 * k + 1][0], s[2 * k + 1][1]), cu_pack(s[2 * k + 1][2], s[2 * k + 1][3]));
+                                              cu_pack(s[2 * k + 1][0], s[2 * k + 1][1]),
+                                              cu_pack(s[2 * k + 1][2], s[2 * k + 1][3]));
         pipe_wait(&m.full[stage.at], stage.parity);
         project(acc, s, ck);
 #pragma unroll
@@ -112,7 +116,8 @@ template <int STAGES> static __device__ __forceinline__ void state_warp(struct b
             for (int i = 0; i < 4; i++) {
                 const int n = 2 * j + (i >> 1), e = (i & 1) * 2;
                 const uint32_t u = *(const uint32_t *)(&m.st[stage.at].u[half * 2 + (i & 1)][n][0][0] + lane * 2);
-                d[j][i] = cu_pack(__uint_as_float(u << 16) - acc[n][e], __uint_as_float(u & 0xffff0000u) - acc[n][e + 1]);
+                d[j][i] = cu_pack(__uint_as_float(u << 16) - acc[n][e],
+                                  __uint_as_float(u & 0xffff0000u) - acc[n][e + 1]);
             }
         if (a.out)
 #pragma unroll
@@ -129,7 +134,8 @@ template <int STAGES> static __device__ __forceinline__ void state_warp(struct b
         for (int e = 0; e < 4; e++) state[(n * 8 + q4 * 2 + (e & 1)) * D + (e >> 1) * 8] = s[n][e];
 }
 
-template <int STAGES> static __device__ __forceinline__ void output_warp(struct between<STAGES> &m, const struct kda_args &a, int half)
+template <int STAGES>
+static __device__ __forceinline__ void output_warp(struct between<STAGES> &m, const struct kda_args &a, int half)
 {
     const int lane = threadIdx.x & 31, g = lane >> 2, q4 = lane & 3, chunks = (a.t + C - 1) / C;
     float *out = a.out + (int64_t)blockIdx.x * D + blockIdx.y * KC_COLS + half * 16 + q4 * 2;
@@ -180,7 +186,8 @@ template <int STAGES> static __device__ __forceinline__ void output_warp(struct 
     }
 }
 
-template <int STAGES> static __device__ __forceinline__ void fetch_warp(struct between<STAGES> &m, const struct kda_args &a)
+template <int STAGES>
+static __device__ __forceinline__ void fetch_warp(struct between<STAGES> &m, const struct kda_args &a)
 {
     const struct kda_chunk *from = a.chunks + blockIdx.x;
     const int chunks = (a.t + C - 1) / C;

@@ -4,10 +4,12 @@
 
 #include "cuda.h"
 
-enum { KC_C = 64, KC_D = 128, KC_COLS = 32 }; /* rows of a chunk, head size, value columns of a block of the second kernel */
+/* rows of a chunk, head size, value columns of a block of the second kernel */
+enum { KC_C = 64, KC_D = 128, KC_COLS = 32 };
 
-/* What a chunk of a head needs that does not depend on the state. Matrices are cut into blocks of 8 x 8, each 128 bytes,
- * or have rows whose pieces of 8 elements are exchanged (kc_at), so that eight rows of a block lie in different banks. */
+/* What a chunk of a head needs that does not depend on the state. Matrices are cut into blocks of 8 x 8, each 128
+ * bytes, or have rows whose pieces of 8 elements are exchanged (kc_at), so that eight rows of a block lie in different
+ * banks. */
 struct kda_chunk {
     __nv_bfloat16 w[KC_D / 8][KC_C / 8][8][8]; /* W transposed: key, row */
     __nv_bfloat16 q[KC_C * KC_D];              /* q exp(G) at kc_at */
@@ -31,6 +33,7 @@ struct kda_args {
     struct kda_chunk *chunks; /* [chunk][head] */
 };
 
-void kda_within(cudaStream_t st, const struct kda_args &a);              /* kda_within.cu: fills chunks */
-void kda_between(cudaStream_t st, const struct kda_args &a, int stages); /* kda_between.cu: state and out; 2 or 3 stages */
+/* kda_within.cu: fills chunks. kda_between.cu: state and out; 2 or 3 stages */
+void kda_within(cudaStream_t st, const struct kda_args &a);
+void kda_between(cudaStream_t st, const struct kda_args &a, int stages);
 #endif

@@ -1,10 +1,10 @@
 /* The KDA recurrence, row after row, in FP32.
  *
- * A block has value columns of one head's state in registers: a thread C columns of every KG-th group of 4 keys. It goes
- * through its share of (sequence, head, columns): the state of the next one and the vectors of the next rows are copied
- * to shared memory meanwhile. More columns per thread need fewer loads of exp(g), k, q, fewer columns make more blocks;
- * the bits are the same. Two passes over the elements per row: decay and e = S^T k; update and o = S^T q. The sum over
- * lanes of a row's o is taken together with that of the next row's e. */
+ * A block has value columns of one head's state in registers: a thread C columns of every KG-th group of 4 keys. It
+ * goes through its share of (sequence, head, columns): the state of the next one and the vectors of the next rows are
+ * copied to shared memory meanwhile. More columns per thread need fewer loads of exp(g), k, q, fewer columns make more
+ * blocks; the bits are the same. Two passes over the elements per row: decay and e = S^T k; update and o = S^T q. The
+ * sum over lanes of a row's o is taken together with that of the next row's e. */
 #include "kda_recur.h"
 
 enum { THREADS = 128, STEPS = 8, RING = 3, KG = 8 }; /* rows staged at a time, stages, lanes that share a column */
@@ -50,11 +50,14 @@ template <int D, int C> static __device__ __forceinline__ void fetch_state(recur
     for (int i = 0; i < D; i += ROWS) kda_copy4(&m.state[i0 + i][c], from + i * D, p.a.vec & 1);
 }
 
-template <int D, int C> static __device__ __forceinline__ void fetch_rows(recur_mem<D, C> &m, const struct work &p, int slot)
+template <int D, int C>
+static __device__ __forceinline__ void fetch_rows(recur_mem<D, C> &m, const struct work &p, int slot)
 {
-    constexpr int PIECES = recur_mem<D, C>::ROW / 4 - 1, LANES = PIECES <= 32 ? 32 : PIECES <= 64 ? 64 : 128, ROWS = THREADS / LANES;
+    constexpr int PIECES = recur_mem<D, C>::ROW / 4 - 1, LANES = PIECES <= 32 ? 32 : PIECES <= 64 ? 64 : 128;
+    constexpr int ROWS = THREADS / LANES;
     static_assert(PIECES <= LANES && ROWS > 0, "a thread has one piece of a row");
-    const int n = p.a.t - p.t0 < STEPS ? p.a.t - p.t0 : (int)STEPS, x = threadIdx.x % LANES * 4, r0 = threadIdx.x / LANES;
+    const int n = p.a.t - p.t0 < STEPS ? p.a.t - p.t0 : (int)STEPS;
+    const int x = threadIdx.x % LANES * 4, r0 = threadIdx.x / LANES;
     const int64_t w = (int64_t)p.a.heads * D, ld = x < D ? p.a.ldg : 3 * w;
     const float *from = (x < D ? p.a.g : p.a.qkv) + (p.t0 + r0) * ld + (int64_t)p.h * D;
     from += x < D ? x : x < 2 * D ? w + (x - D) : x < 3 * D ? x - 2 * D : 2 * w + p.col0 + (x - 3 * D);
@@ -62,7 +65,8 @@ template <int D, int C> static __device__ __forceinline__ void fetch_rows(recur_
 #pragma unroll
         for (int r = 0; r < STEPS; r += ROWS, from += ROWS * ld)
             if (r0 + r < n) kda_copy4(&m.vec[slot][r0 + r][x], from, p.a.vec & 1);
-    if ((int)threadIdx.x < n) cu_copy4(&m.vec[slot][threadIdx.x][PIECES * 4], p.a.beta + (p.t0 + threadIdx.x) * p.a.ldb + p.h);
+    if ((int)threadIdx.x < n)
+        cu_copy4(&m.vec[slot][threadIdx.x][PIECES * 4], p.a.beta + (p.t0 + threadIdx.x) * p.a.ldb + p.h);
 }
 
 /* exp(g) in place of n rows */
@@ -92,12 +96,14 @@ template <int C> static __device__ __forceinline__ float fold(float *x)
     return x[0];
 }
 
-template <int D, int C> static __global__ void __launch_bounds__(THREADS, C == 8 ? 2 : C == 4 ? 3 : 4) recur_kernel(struct recur all)
+template <int D, int C>
+static __global__ void __launch_bounds__(THREADS, C == 8 ? 2 : C == 4 ? 3 : 4) recur_kernel(struct recur all)
 {
     constexpr int R = D / KG / 4, ROW = recur_mem<D, C>::ROW, GROUPS = 32 / KG;
     extern __shared__ __align__(16) char mem[];
     recur_mem<D, C> &m = *(recur_mem<D, C> *)mem;
-    const int lane = threadIdx.x & 31, kg = lane % KG, col = (threadIdx.x >> 5) * GROUPS * C + lane / KG, mine = col + GROUPS * own<C>(kg);
+    const int lane = threadIdx.x & 31, kg = lane % KG, col = (threadIdx.x >> 5) * GROUPS * C + lane / KG;
+    const int mine = col + GROUPS * own<C>(kg);
     float s[R][4][C];
     struct work now, next;
     enter<D, C>(now, all, blockIdx.x);
@@ -124,7 +130,8 @@ template <int D, int C> static __global__ void __launch_bounds__(THREADS, C == 8
 #pragma unroll
                 for (int j = 0; j < 4; j++)
 #pragma unroll
-                    for (int c = 0; c < C; c++) s[i][j][c] = m.state[(i * KG + kg) * 4 + j][col + GROUPS * (c ^ own<C>(kg))];
+                    for (int c = 0; c < C; c++)
+                        s[i][j][c] = m.state[(i * KG + kg) * 4 + j][col + GROUPS * (c ^ own<C>(kg))];
         __syncthreads();
         if (now.t0 == 0) {
             struct work after;
@@ -137,7 +144,8 @@ template <int D, int C> static __global__ void __launch_bounds__(THREADS, C == 8
         }
         cu_copy_end();
         float *out = now.a.out + now.t0 * now.a.ldo + (int64_t)now.h * D + now.col0 + mine; /* used if all.out */
-        const float *row = m.vec[slot][0] + kg * 4, *value = m.vec[slot][0] + 3 * D + mine, *beta = m.vec[slot][0] + ROW - 4;
+        const float *row = m.vec[slot][0] + kg * 4, *value = m.vec[slot][0] + 3 * D + mine;
+        const float *beta = m.vec[slot][0] + ROW - 4;
         float o[C] = {};
         auto put = [&]() { /* the row before */
             const float y = fold<C>(o);
@@ -188,7 +196,8 @@ template <int D, int C> static __global__ void __launch_bounds__(THREADS, C == 8
 #pragma unroll
                 for (int j = 0; j < 4; j++)
 #pragma unroll
-                    for (int c = 0; c < C; c++) to[((i * KG + kg) * 4 + j) * D + GROUPS * (c ^ own<C>(kg))] = s[i][j][c];
+                    for (int c = 0; c < C; c++)
+                        to[((i * KG + kg) * 4 + j) * D + GROUPS * (c ^ own<C>(kg))] = s[i][j][c];
         }
         step<D, C>(now, all);
     }
@@ -239,7 +248,8 @@ template <int D, int C> static void launch(struct ops *o, struct recur a)
 static void recur_launch(struct ops *o, struct recur a)
 {
     cudaStream_t st = cu_impl(o)->stream;
-    const int heads = a.heads * a.n_seq, sms = cu_impl(o)->sm_count, small = cu_impl(o)->cc == 86 || cu_impl(o)->cc >= 120;
+    const int heads = a.heads * a.n_seq, sms = cu_impl(o)->sm_count;
+    const int small = cu_impl(o)->cc == 86 || cu_impl(o)->cc >= 120;
     if (a.d == 128 && !small && heads > 4 * sms) launch<128, 8>(o, a);
     else if (a.d == 128 && heads > sms / 2) launch<128, 4>(o, a);
     else if (a.d == 128 && heads > sms / 8) launch<128, 2>(o, a);
@@ -255,8 +265,8 @@ static void recur_launch(struct ops *o, struct recur a)
     CU_LAUNCHED("kda_recur");
 }
 
-/* Verification of a few rows in act bf16 goes as a tile; that a row then depends on where its tile begins is why nothing else
- * does. Which way a sequence goes does not depend on the others. */
+/* Verification of a few rows in act bf16 goes as a tile; that a row then depends on where its tile begins is why
+ * nothing else does. Which way a sequence goes does not depend on the others. */
 static int as_tile(const struct ops *o, const struct recur &a, int rows, const void *state)
 {
     return cu_impl(o)->act == ACT_BF16 && !a.write && a.out && a.d == 128 && rows >= KDA_TILE_MIN && rows <= KDA_TILE &&
@@ -265,7 +275,8 @@ static int as_tile(const struct ops *o, const struct recur &a, int rows, const v
 
 static void start(struct ops *o, struct recur a, int tile, int aligned)
 {
-    a.vec = (aligned && cu_aligned16(a.qkv, 0) && cu_aligned16(a.g, a.ldg) ? 1 : 0) | (a.ldo % 2 == 0 && (uintptr_t)a.out % 8 == 0 ? 2 : 0);
+    a.vec = (aligned && cu_aligned16(a.qkv, 0) && cu_aligned16(a.g, a.ldg) ? 1 : 0) |
+            (a.ldo % 2 == 0 && (uintptr_t)a.out % 8 == 0 ? 2 : 0);
     if (tile) kda_tile(cu_impl(o)->stream, a);
     else recur_launch(o, a);
 }
@@ -278,8 +289,8 @@ void cuda_kda_recur(struct ops *o, const float *qkv, const float *g, int64_t ldg
     start(o, a, as_tile(o, a, t, state), cu_aligned16(state, 0));
 }
 
-void cuda_kda_recur_seqs(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb, int write,
-                         const struct seq_rows *seq, int n_seq, int heads, int d, float *out, int64_t ldo)
+void cuda_kda_recur_seqs(struct ops *o, const float *qkv, const float *g, int64_t ldg, const float *beta, int64_t ldb,
+                         int write, const struct seq_rows *seq, int n_seq, int heads, int d, float *out, int64_t ldo)
 {
     int rows;
     const struct cu_seq *s = cu_seqs(o, seq, n_seq, 0, 0, &rows);

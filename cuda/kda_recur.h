@@ -16,7 +16,8 @@ struct recur {
 
 enum { KDA_TILE = 16, KDA_TILE_MIN = 2 };
 
-void kda_tile(cudaStream_t st, const struct recur &a); /* kda_tile.cu: n_seq such sequences, heads of 128; states stay */
+/* kda_tile.cu: n_seq such sequences, heads of 128; states stay */
+void kda_tile(cudaStream_t st, const struct recur &a);
 
 #ifdef __CUDACC__
 /* the sequence z: moves the pointers to its rows */

@@ -1,12 +1,13 @@
 /* KDA verification of up to 16 rows as one tile, heads of 128: with G the sum of g from the first row to t,
  *   N[t,s] = beta_t <k_t, k_s> exp(G_t - G_s), A[t,s] = <q_t, k_s> exp(G_t - G_s) for s < t, s <= t,
  *   D = (I + N)^-1 beta (v - (k exp(G)) S),  O = (q exp(G)) S + A D.
- * The state is read once and not written: memory is the limit. Products are three TF32 products of value and rest, which is
- * as near to the recurrence as two orders of FP32 sums are; a row depends on the rows before it and not on their number.
+ * The state is read once and not written: memory is the limit. Products are three TF32 products of value and rest,
+ * which is as near to the recurrence as two orders of FP32 sums are; a row depends on the rows before it and not on
+ * their number.
  *
- * A block of 8 warps per (head, sequence). Everything is transposed, columns are rows of the tensor core's tiles, so that what
- * a warp loads of S, then D, are operands as they lie in registers. A warp takes 64 keys of 32 columns of S, then, with the
- * sums of the other 64 keys from its partner, 16 of these columns to the end. */
+ * A block of 8 warps per (head, sequence). Everything is transposed, columns are rows of the tensor core's tiles, so
+ * that what a warp loads of S, then D, are operands as they lie in registers. A warp takes 64 keys of 32 columns of S,
+ * then, with the sums of the other 64 keys from its partner, 16 of these columns to the end. */
 #include "kda_recur.h"
 
 enum { D = 128, T = KDA_TILE, THREADS = 256, STEPS = D / 8, HALF = STEPS / 2, MID = 7, LD = D + 4, SMALL = 20 };
@@ -16,9 +17,10 @@ struct tile {
         struct {
             float g[T][LD], x[2][T][LD], kr[T][LD]; /* x: k, q; then these times exp(G - mid); kr: k exp(mid - G) */
         };
-        float4 sums[8][4][32];                      /* of each warp's 64 keys, for its partner: [8 rows of k, k, q, q][lane] */
+        float4 sums[8][4][32]; /* of each warp's 64 keys, for its partner: [8 rows of k, k, q, q][lane] */
     };
-    float2 left[2][STEPS][4 * 32 + 4]; /* k exp(G), q exp(G) as operands, value and rest: [8 keys][8 rows of k, k, q, q; lane] */
+    /* k exp(G), q exp(G) as operands, value and rest: [8 keys][8 rows of k, k, q, q; lane] */
+    float2 left[2][STEPS][4 * 32 + 4];
     /* sums over 64 keys each: N's two blocks of 8 x 8 on the diagonal, transposed, the one below them, negative; A */
     float nt[2][2][8][SMALL], low[2][8][SMALL], a[2][T][SMALL];
     float inv[2][8][SMALL], beta[T]; /* inv: of I and the blocks on the diagonal */
@@ -33,14 +35,16 @@ static __device__ __forceinline__ void two_parts(uint32_t &hi, uint32_t &lo, flo
 
 static __device__ __forceinline__ void mma_tf32(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /* c[n] += a b[n], each as value and rest */
 template <int N>
-static __device__ __forceinline__ void mma_parts(float (*c)[4], const uint32_t *ah, const uint32_t *al, const uint32_t (*bh)[2], const uint32_t (*bl)[2])
+static __device__ __forceinline__ void mma_parts(float (*c)[4], const uint32_t *ah, const uint32_t *al,
+                                                 const uint32_t (*bh)[2], const uint32_t (*bl)[2])
 {
 #pragma unroll
     for (int n = 0; n < N; n++) mma_tf32(c[n], al, bh[n][0], bh[n][1]);
@@ -129,7 +133,8 @@ static __device__ __forceinline__ void as_operand(uint32_t *ah, uint32_t *al, co
 }
 
 /* c += a . b transposed, b an 8 x 8 block, the sum of two if there are two */
-static __device__ __forceinline__ void times_block(float *c, const uint32_t *ah, const uint32_t *al, const float (*b)[SMALL], const float (*more)[SMALL])
+static __device__ __forceinline__ void times_block(float *c, const uint32_t *ah, const uint32_t *al,
+                                                   const float (*b)[SMALL], const float (*more)[SMALL])
 {
     const int lane = threadIdx.x & 31, g = lane >> 2, q4 = lane & 3;
     uint32_t bh[1][2], bl[1][2];
@@ -147,7 +152,8 @@ static __global__ void __launch_bounds__(THREADS, 2) tile_kernel(struct recur a)
 {
     extern __shared__ __align__(16) char mem[];
     struct tile &m = *(struct tile *)mem;
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, q4 = lane & 3, h = blockIdx.x, keys = warp >> 2;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, q4 = lane & 3;
+    const int h = blockIdx.x, keys = warp >> 2;
     const int col = (warp & 3) * 32 + g * 4, mine = col + keys * 2; /* of 4 columns, of 2 of them */
     kda_pick(a, blockIdx.y);
     const int64_t w = (int64_t)a.heads * D;

@@ -1,10 +1,11 @@
-/* Chunked KDA, first kernel: a block per (chunk, head), all in parallel. With pre_t the sum of g from a tile's start to row
- * t (tiles of 16), tot its sum over a tile, mid its value at the tile's middle:
- *   A[t,s] = <q_t, k_s>, N[t,s] = beta_t <k_t, k_s> with decay exp(G_t - G_s) = exp(pre_t - mid_I) f exp(mid_J - pre_s),
+/* Chunked KDA, first kernel: a block per (chunk, head), all in parallel. With pre_t the sum of g from a tile's start to
+ * row t (tiles of 16), tot its sum over a tile, mid its value at the tile's middle:
+ *   A[t,s] = <q_t, k_s>, N[t,s] = beta_t <k_t, k_s>
+ *   with decay exp(G_t - G_s) = exp(pre_t - mid_I) f exp(mid_J - pre_s),
  *   f = exp(mid_I + tiles between + tot_J - mid_J) for an earlier tile J, 1 within a tile: no factor but the outer two
  *   (|.| <= 40 for g >= -5) exceeds 1. Products of BF16 pairs (value and rest), FP32 sums.
- *   (I + N) [W U] = beta [k exp(G), v]: tiles on the diagonal by substitution in FP32, the others by substitution of tiles
- *   in BF16 pairs, W and U transposed so that a solved tile is the next operand as it lies in registers. */
+ *   (I + N) [W U] = beta [k exp(G), v]: tiles on the diagonal by substitution in FP32, the others by substitution of
+ *   tiles in BF16 pairs, W and U transposed so that a solved tile is the next operand as it lies in registers. */
 #include "kda_chunk.h"
 #include "mma.h"
 
@@ -13,7 +14,8 @@ enum { C = KC_C, D = KC_D, TILE = 16, TILES = C / TILE, MID = 7, PAIRS = 10, LD 
 struct within {
     __nv_bfloat16 q[C][LD], k[2][C][LD];   /* x exp(pre - mid); k: value and rest */
     float kr[C][LD];                       /* k exp(mid - pre) */
-    __nv_bfloat16 n[2][PAIRS][2][2][8][8]; /* tiles of -N, on the diagonal of (I + N)^-1: value and rest, in blocks of 8 x 8 */
+    /* tiles of -N, on the diagonal of (I + N)^-1: value and rest, in blocks of 8 x 8 */
+    __nv_bfloat16 n[2][PAIRS][2][2][8][8];
     float diag[TILES][TILE][TILE + 4];     /* tiles of N on the diagonal */
     float f[PAIRS - TILES][D], tot[TILES][D], mid[TILES][D], start[TILES][D]; /* start: exp(mid + tiles before) */
     float beta[C];
@@ -52,11 +54,13 @@ template <bool VEC> static __device__ __forceinline__ float2 pair_at(const float
 
 /* a thread: two columns of a tile. Operands with their decays; q and k as the second kernel takes them */
 template <bool VEC>
-static __device__ __forceinline__ void scale_tile(struct within &m, const struct kda_args &a, struct kda_chunk *to, int64_t row0, int rows, int h)
+static __device__ __forceinline__ void scale_tile(struct within &m, const struct kda_args &a, struct kda_chunk *to,
+                                                  int64_t row0, int rows, int h)
 {
     const int c = (threadIdx.x & 63) * 2, tile = threadIdx.x >> 6, r0 = tile * TILE;
     const int64_t w = (int64_t)a.heads * D;
-    const float *g = a.g + (row0 + r0) * a.ldg + (int64_t)h * D + c, *x = a.qkv + (row0 + r0) * 3 * w + (int64_t)h * D + c;
+    const float *g = a.g + (row0 + r0) * a.ldg + (int64_t)h * D + c;
+    const float *x = a.qkv + (row0 + r0) * 3 * w + (int64_t)h * D + c;
     float2 pre[TILE], k[TILE], q[TILE];
 #pragma unroll
     for (int i = 0; i < TILE; i++, g += a.ldg, x += 3 * w) {
@@ -67,7 +71,8 @@ static __device__ __forceinline__ void scale_tile(struct within &m, const struct
     }
     const float unit = 1.4426950408889634f;
 #pragma unroll
-    for (int i = 0; i < TILE; i++) pre[i] = make_float2(fmaf(pre[i].x, unit, i ? pre[i - 1].x : 0), fmaf(pre[i].y, unit, i ? pre[i - 1].y : 0));
+    for (int i = 0; i < TILE; i++)
+        pre[i] = make_float2(fmaf(pre[i].x, unit, i ? pre[i - 1].x : 0), fmaf(pre[i].y, unit, i ? pre[i - 1].y : 0));
     const float2 mid = pre[MID], tot = pre[TILE - 1];
     *(float2 *)&m.tot[tile][c] = tot;
     *(float2 *)&m.mid[tile][c] = mid;
@@ -136,9 +141,11 @@ static __device__ __forceinline__ void pair_product(struct within &m, struct kda
     for (int i = 0; i < 2; i++) {
         const int r = g + i * 8, t = i0 + r, s = j0 + q4 * 2;
         const float beta = m.beta[t];
-        *(uint32_t *)&to->a[t >> 3][s >> 3][g][q4 * 2] = cu_pack(s <= t ? qk[2 * i] : 0.0f, s + 1 <= t ? qk[2 * i + 1] : 0.0f);
+        *(uint32_t *)&to->a[t >> 3][s >> 3][g][q4 * 2] =
+            cu_pack(s <= t ? qk[2 * i] : 0.0f, s + 1 <= t ? qk[2 * i + 1] : 0.0f);
         if (ij.x == ij.y)
-            *(float2 *)&m.diag[ij.x][r][half * 8 + q4 * 2] = make_float2(s < t ? beta * kk[2 * i] : 0.0f, s + 1 < t ? beta * kk[2 * i + 1] : 0.0f);
+            *(float2 *)&m.diag[ij.x][r][half * 8 + q4 * 2] =
+                make_float2(s < t ? beta * kk[2 * i] : 0.0f, s + 1 < t ? beta * kk[2 * i + 1] : 0.0f);
         else {
             uint32_t hi, lo;
             two_parts(hi, lo, -beta * kk[2 * i], -beta * kk[2 * i + 1]);
@@ -174,7 +181,8 @@ static __device__ __forceinline__ void invert(struct within &m, int tile, int c)
 typedef float tile_regs[2][4];
 
 /* acc += x . tile p transposed, x as value and rest */
-static __device__ __forceinline__ void times_tile(tile_regs &acc, const uint32_t *hi, const uint32_t *lo, const uint32_t *nh, const uint32_t *nl)
+static __device__ __forceinline__ void times_tile(tile_regs &acc, const uint32_t *hi, const uint32_t *lo,
+                                                  const uint32_t *nh, const uint32_t *nl)
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -198,7 +206,8 @@ static __device__ __forceinline__ void fetch_tile(uint32_t *hi, uint32_t *lo, co
 }
 
 /* the 16 columns of a warp: x[tile] on the right side of the equation becomes the solution, which goes to `to` */
-static __device__ __forceinline__ void substitute(const struct within &m, tile_regs *x, __nv_bfloat16 (*to)[C / 8][8][8])
+static __device__ __forceinline__ void substitute(const struct within &m, tile_regs *x,
+                                                  __nv_bfloat16 (*to)[C / 8][8][8])
 {
     const int lane = threadIdx.x & 31;
 #pragma unroll
@@ -223,7 +232,8 @@ template <bool VEC> static __global__ void __launch_bounds__(THREADS, 2) within_
 {
     extern __shared__ __align__(16) char mem[];
     struct within &m = *(struct within *)mem;
-    const int tid = threadIdx.x, h = blockIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, q4 = lane & 3, col = warp * 16;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, q4 = lane & 3;
+    const int h = blockIdx.x, col = warp * 16;
     const int64_t row0 = (int64_t)blockIdx.y * C, w = (int64_t)a.heads * D;
     const int rows = a.t - row0 < C ? (int)(a.t - row0) : (int)C;
     struct kda_chunk *to = a.chunks + (int64_t)blockIdx.y * a.heads + h;
@@ -270,7 +280,8 @@ template <bool VEC> static __global__ void __launch_bounds__(THREADS, 2) within_
             const float2 b = *(const float2 *)&m.beta[j * TILE + (i >> 1) * 8 + q4 * 2];
             const float s = m.start[j][col + g + (i & 1) * 8];
             x[j][i >> 1][(i & 1) * 2] = (__uint_as_float(hi[i] << 16) + __uint_as_float(lo[i] << 16)) * (s * b.x);
-            x[j][i >> 1][(i & 1) * 2 + 1] = (__uint_as_float(hi[i] & 0xffff0000u) + __uint_as_float(lo[i] & 0xffff0000u)) * (s * b.y);
+            x[j][i >> 1][(i & 1) * 2 + 1] =
+                (__uint_as_float(hi[i] & 0xffff0000u) + __uint_as_float(lo[i] & 0xffff0000u)) * (s * b.y);
         }
     }
     substitute(m, x, &to->w[2 * warp]);

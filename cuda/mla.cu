@@ -9,7 +9,8 @@ enum {
     EXPAND = 512               /* positions expanded by one product; its rows are independent of their number */
 };
 
-static __global__ void write_kernel(const float *x, int64_t ldx, int width, struct at_pages c, const struct cu_seq *seqs)
+static __global__ void write_kernel(const float *x, int64_t ldx, int width, struct at_pages c,
+                                    const struct cu_seq *seqs)
 {
     struct cu_seq s = cu_seq_at(seqs, blockIdx.y);
     int r = blockIdx.x, elem = c.kv == OPS_KV_BF16 ? 2 : 4;
@@ -24,7 +25,8 @@ void cuda_mla_write(struct ops *o, const float *x, int64_t ldx, int width, const
     int rows;
     const struct cu_seq *s = cu_seqs(o, seq, n_seq, cache->page, 1, &rows);
     if (rows < 1) return;
-    write_kernel<<<dim3((unsigned)rows, (unsigned)n_seq), 128, 0, cu_impl(o)->stream>>>(x, ldx, width, at_pages_of(cache, width), s);
+    write_kernel<<<dim3((unsigned)rows, (unsigned)n_seq), 128, 0, cu_impl(o)->stream>>>(
+        x, ldx, width, at_pages_of(cache, width), s);
     CU_LAUNCHED("mla_write");
 }
 
@@ -44,7 +46,8 @@ static __global__ void __launch_bounds__(AT_BLOCK) absorbed_kernel(struct mla_ab
     if (end > from + a.split) end = from + a.split;
     for (int l = 0; l < AT_LANES; l++) {
         int i = i0 + l, row = i / a.heads;
-        at_query(t, l, i < lanes ? a.q + (s.row0 + row) * a.ldq + (int64_t)(i % a.heads) * a.width : NULL, 0, s.pos0 + row + 1);
+        at_query(t, l, i < lanes ? a.q + (s.row0 + row) * a.ldq + (int64_t)(i % a.heads) * a.width : NULL, 0,
+                 s.pos0 + row + 1);
     }
     at_open(st);
     c.s = s;
@@ -97,8 +100,8 @@ static __global__ void __launch_bounds__(128) merge_kernel(struct mla_absorbed a
     }
 }
 
-static void absorbed_launch(struct ops *o, struct mla_absorbed *a, const struct paged *cache, const struct seq_rows *job, int n, int splits,
-                            int hopper)
+static void absorbed_launch(struct ops *o, struct mla_absorbed *a, const struct paged *cache,
+                            const struct seq_rows *job, int n, int splits, int hopper)
 {
     cudaStream_t st = cu_impl(o)->stream;
     size_t bytes = at_bytes(a->width, a->rank, 1);
@@ -113,15 +116,17 @@ static void absorbed_launch(struct ops *o, struct mla_absorbed *a, const struct 
         CU_LAUNCHED("mla_attend");
     }
     if (hopper && splits == 1) return;
-    merge_kernel<<<dim3((unsigned)a->heads, (unsigned)a->rows, (unsigned)n), 128, 2 * cu_up((size_t)splits, 4) * sizeof(float), st>>>(*a);
+    merge_kernel<<<dim3((unsigned)a->heads, (unsigned)a->rows, (unsigned)n), 128,
+                   2 * cu_up((size_t)splits, 4) * sizeof(float), st>>>(*a);
     CU_LAUNCHED("mla_attend merge");
 }
 
 /* Launches of sequences, or of parts of their rows, as many as the scratch for parts allows. */
-void cuda_mla_attend(struct ops *o, const float *q, int64_t ldq, const struct paged *cache, int rank, int rope, float scale,
-                     int heads, const struct seq_rows *seq, int n_seq, float *z, int64_t ldz)
+void cuda_mla_attend(struct ops *o, const float *q, int64_t ldq, const struct paged *cache, int rank, int rope,
+                     float scale, int heads, const struct seq_rows *seq, int n_seq, float *z, int64_t ldz)
 {
-    struct mla_absorbed a = {q, ldq, ldz, (const char *)cache->base, cache->stride, cache->page, cache->kv, rank, rank + rope, heads, 0, 0, 0, scale, NULL, NULL, z};
+    struct mla_absorbed a = {q, ldq, ldz, (const char *)cache->base, cache->stride, cache->page, cache->kv, rank,
+                             rank + rope, heads, 0, 0, 0, scale, NULL, NULL, z};
     struct seq_rows job[JOBS];
     int n = 0, rows = 0, splits = 0;
     const int hopper = mla_decode_wg_fits(o, cache, rank, rope);
@@ -133,7 +138,8 @@ void cuda_mla_attend(struct ops *o, const float *q, int64_t ldq, const struct pa
     for (int i = 0; i < n_seq; i++)
         for (int r = 0; r < seq[i].n_rows;) {
             int most_splits = (seq[i].pos0 + seq[i].n_rows - 1) / a.split + 1;
-            int64_t lane = (int64_t)heads * most_splits * (rank + 2) * 4, fit = PART_BYTES / lane > 1 ? PART_BYTES / lane : 1;
+            int64_t lane = (int64_t)heads * most_splits * (rank + 2) * 4;
+            int64_t fit = PART_BYTES / lane > 1 ? PART_BYTES / lane : 1;
             int take = seq[i].n_rows - r < fit ? seq[i].n_rows - r : (int)fit;
             int rows_now = take > rows ? take : rows, splits_now = most_splits > splits ? most_splits : splits;
             if (n && (n == JOBS || (int64_t)(n + 1) * rows_now * heads * splits_now * (rank + 2) * 4 > PART_BYTES)) {
@@ -210,7 +216,8 @@ static __global__ void __launch_bounds__(AT_BLOCK) expanded_kernel(struct expand
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             int c = threadIdx.x * 4 + j;
-            if (l < n && c < e.v_dim) a.out[(s.row0 + r0 + l) * a.ldo + (int64_t)h * e.v_dim + c] = st.acc[l][j] / t.corr[l];
+            if (l < n && c < e.v_dim)
+                a.out[(s.row0 + r0 + l) * a.ldo + (int64_t)h * e.v_dim + c] = st.acc[l][j] / t.corr[l];
         }
 }
 
@@ -225,8 +232,8 @@ static __global__ void narrow_kernel(const float4 *x, uint2 *y, int64_t n4)
 }
 
 /* keys and values of a sequence, EXPAND positions at a time: to kv (FP32), or to narrow where that is not NULL */
-static void expand(struct ops *o, const struct at_pages &c, const struct cu_seq *s, int end, const struct mat *wkv, int rank,
-                   float *latent, float *kv, __nv_bfloat16 *narrow)
+static void expand(struct ops *o, const struct at_pages &c, const struct cu_seq *s, int end, const struct mat *wkv,
+                   int rank, float *latent, float *kv, __nv_bfloat16 *narrow)
 {
     cudaStream_t st = cu_impl(o)->stream;
     for (int p = 0; p < end; p += EXPAND) {
@@ -237,7 +244,8 @@ static void expand(struct ops *o, const struct at_pages &c, const struct cu_seq 
         cuda_linear(o, wkv, latent, rank, n, to, wkv->n);
         if (!narrow) continue;
         int64_t n4 = (int64_t)n * wkv->n / 4;
-        narrow_kernel<<<cu_parts(n4, 256), 256, 0, st>>>((const float4 *)to, (uint2 *)(narrow + (int64_t)p * wkv->n), n4);
+        narrow_kernel<<<cu_parts(n4, 256), 256, 0, st>>>((const float4 *)to,
+                                                         (uint2 *)(narrow + (int64_t)p * wkv->n), n4);
         CU_LAUNCHED("narrow keys and values");
     }
 }
@@ -258,8 +266,8 @@ void cuda_mla_attend_expanded(struct ops *o, const float *q, int64_t ldq, const 
         int rows, end = seq[i].pos0 + seq[i].n_rows;
         struct at_pages c = at_pages_of(cache, rank + rope);
         const struct cu_seq *s = cu_seqs(o, &seq[i], 1, cache->page, 0, &rows);
-        struct mla_expanded e = {q, ldq, ldo, wkv->n, (const char *)cache->base, cache->stride, cache->page, rank, rank + rope, heads, nope,
-                                 v_dim, rows, scale, s, NULL, out};
+        struct mla_expanded e = {q, ldq, ldo, wkv->n, (const char *)cache->base, cache->stride, cache->page, rank,
+                                 rank + rope, heads, nope, v_dim, rows, scale, s, NULL, out};
         if (hopper) {
             size_t latent_bytes = cu_up((size_t)end * (rank + rope) * 2, 256);
             char *mem = (char *)cu_scratch_more(o, latent_bytes + (size_t)end * wkv->n * 2);
@@ -269,7 +277,8 @@ void cuda_mla_attend_expanded(struct ops *o, const float *q, int64_t ldq, const 
             continue;
         }
         size_t head = cu_up((size_t)EXPAND * rank * 4, 256), tile = cu_up((size_t)EXPAND * wkv->n * 4, 256);
-        char *mem = (char *)cu_scratch_more(o, head + (fast ? tile + (size_t)end * wkv->n * 2 : (size_t)end * wkv->n * 4));
+        size_t rest = fast ? tile + (size_t)end * wkv->n * 2 : (size_t)end * wkv->n * 4;
+        char *mem = (char *)cu_scratch_more(o, head + rest);
         __nv_bfloat16 *narrow = fast ? (__nv_bfloat16 *)(mem + head + tile) : NULL;
         expand(o, c, s, end, wkv, rank, (float *)mem, (float *)(mem + head), narrow);
         if (fast) {
@@ -277,9 +286,11 @@ void cuda_mla_attend_expanded(struct ops *o, const float *q, int64_t ldq, const 
             mla_prefill(o, e);
             continue;
         }
-        struct expanded a = {q, ldq, ldo, {c, (float *)(mem + head), wkv->n, 0, nope, v_dim, rank, rope}, scale, s, out};
+        struct expanded a = {q, ldq, ldo, {c, (float *)(mem + head), wkv->n, 0, nope, v_dim, rank, rope}, scale, s,
+                             out};
+        dim3 grid((unsigned)cu_parts(rows, AT_LANES), (unsigned)heads);
         CU(cudaFuncSetAttribute(expanded_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-        expanded_kernel<<<dim3((unsigned)cu_parts(rows, AT_LANES), (unsigned)heads), AT_BLOCK, bytes, cu_impl(o)->stream>>>(a);
+        expanded_kernel<<<grid, AT_BLOCK, bytes, cu_impl(o)->stream>>>(a);
         CU_LAUNCHED("mla_attend_expanded");
     }
 }

@@ -18,7 +18,8 @@ template <int RANK, int ROPE, int MT, int STAGES> struct fast {
 
 /* rows [pos, pos + KEYS) of the sequence to a stage, a few per warp; rows from end on are zeros */
 template <int W, int LD, int WARPS>
-static __device__ __forceinline__ void fetch(__nv_bfloat16 (*to)[LD], const struct mla_absorbed &a, const struct cu_seq &s, int pos, int end)
+static __device__ __forceinline__ void fetch(__nv_bfloat16 (*to)[LD], const struct mla_absorbed &a,
+                                             const struct cu_seq &s, int pos, int end)
 {
     constexpr int CHUNKS = W / 8, ROWS = KEYS / WARPS;
     const int r0 = threadIdx.x / 32 * ROWS, lane = threadIdx.x & 31;
@@ -29,19 +30,23 @@ static __device__ __forceinline__ void fetch(__nv_bfloat16 (*to)[LD], const stru
         for (int r = ROWS - 1; r >= 0; r--) from[r] = from[0] + (r0 + r) * W * 2;
     } else
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) from[r] = cu_row(a.base, a.stride, a.page, &s, pos + r0 + r < end ? pos + r0 + r : end - 1, 0, W, 2);
+        for (int r = 0; r < ROWS; r++)
+            from[r] = cu_row(a.base, a.stride, a.page, &s, pos + r0 + r < end ? pos + r0 + r : end - 1, 0, W, 2);
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
 #pragma unroll
         for (int c = 0; c < CHUNKS; c += 32)
-            if (c + lane < CHUNKS) cu_copy16_if(&to[r0 + r][(c + lane) * 8], from[r] + (c + lane) * 16, pos + r0 + r < end);
+            if (c + lane < CHUNKS)
+                cu_copy16_if(&to[r0 + r][(c + lane) * 8], from[r] + (c + lane) * 16, pos + r0 + r < end);
     cu_copy_end();
 }
 
-template <int RANK, int ROPE, int MT, int STAGES, int WARPS> static __global__ void __launch_bounds__(WARPS * 32) fast_kernel(struct mla_absorbed a)
+template <int RANK, int ROPE, int MT, int STAGES, int WARPS>
+static __global__ void __launch_bounds__(WARPS * 32) fast_kernel(struct mla_absorbed a)
 {
     using F = fast<RANK, ROPE, MT, STAGES>;
-    constexpr int KS = F::W / 16, HALF = (KS + 1) / 2, NT = KEYS * 2 * MT / WARPS / 8, COLS = RANK * MT / WARPS, CT = COLS / 8, THREADS = WARPS * 32;
+    constexpr int KS = F::W / 16, HALF = (KS + 1) / 2, NT = KEYS * 2 * MT / WARPS / 8;
+    constexpr int COLS = RANK * MT / WARPS, CT = COLS / 8, THREADS = WARPS * 32;
     extern __shared__ __align__(16) char mem[];
     F &f = *(F *)mem;
     const struct cu_seq s = cu_seq_at(a.seqs, blockIdx.z);
@@ -74,8 +79,10 @@ template <int RANK, int ROPE, int MT, int STAGES, int WARPS> static __global__ v
         const int pos = from + t * KEYS;
         cu_copy_wait<STAGES - 2>();
         __syncthreads();
-        if (t + STAGES - 1 < tiles) fetch<F::W, F::LD, WARPS>(f.kv[(t + STAGES - 1) % STAGES], a, s, pos + (STAGES - 1) * KEYS, end);
-        else cu_copy_end();
+        if (t + STAGES - 1 < tiles)
+            fetch<F::W, F::LD, WARPS>(f.kv[(t + STAGES - 1) % STAGES], a, s, pos + (STAGES - 1) * KEYS, end);
+        else
+            cu_copy_end();
         __nv_bfloat16 (*kv)[F::LD] = f.kv[t % STAGES];
         float sc[NT][4] = {};
         const int k_end = sh ? KS : HALF;
@@ -148,8 +155,10 @@ template <int RANK, int ROPE, int MT, int STAGES, int WARPS> static __global__ v
 #pragma unroll
     for (int n = 0; n < CT; n++) {
         int c = vc + n * 8 + q4 * 2;
-        if (l < lanes) *(float2 *)(mla_part(a, blockIdx.z, l, blockIdx.y) + c) = make_float2(acc[n][0], acc[n][1]);
-        if (l + 8 < lanes) *(float2 *)(mla_part(a, blockIdx.z, l + 8, blockIdx.y) + c) = make_float2(acc[n][2], acc[n][3]);
+        if (l < lanes)
+            *(float2 *)(mla_part(a, blockIdx.z, l, blockIdx.y) + c) = make_float2(acc[n][0], acc[n][1]);
+        if (l + 8 < lanes)
+            *(float2 *)(mla_part(a, blockIdx.z, l + 8, blockIdx.y) + c) = make_float2(acc[n][2], acc[n][3]);
     }
     if (tid < F::LANES * 4 && q4 == 0 && i0 + my < lanes) {
         float *p = mla_part(a, blockIdx.z, i0 + my, blockIdx.y);
@@ -158,10 +167,12 @@ template <int RANK, int ROPE, int MT, int STAGES, int WARPS> static __global__ v
     }
 }
 
-template <int RANK, int ROPE, int MT, int STAGES, int WARPS> static void launch(cudaStream_t st, const struct mla_absorbed &a, int n)
+template <int RANK, int ROPE, int MT, int STAGES, int WARPS>
+static void launch(cudaStream_t st, const struct mla_absorbed &a, int n)
 {
     using F = fast<RANK, ROPE, MT, STAGES>;
-    CU(cudaFuncSetAttribute(fast_kernel<RANK, ROPE, MT, STAGES, WARPS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(F)));
+    CU(cudaFuncSetAttribute(fast_kernel<RANK, ROPE, MT, STAGES, WARPS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                            (int)sizeof(F)));
     dim3 grid((unsigned)cu_parts((int64_t)a.rows * a.heads, F::LANES), (unsigned)a.splits, (unsigned)n);
     fast_kernel<RANK, ROPE, MT, STAGES, WARPS><<<grid, WARPS * 32, sizeof(F), st>>>(a);
     CU_LAUNCHED("mla_attend on tensor cores");

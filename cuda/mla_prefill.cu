@@ -16,8 +16,8 @@ template <int NOPE, int ROPE, int VD> struct tiles {
 
 /* positions [pos, pos + KEYS) to stage st; zeros from end on. 8 rows per warp. */
 template <int NOPE, int ROPE, int VD>
-static __device__ __forceinline__ void fetch(struct tiles<NOPE, ROPE, VD> &f, int st, const struct mla_expanded &a, const struct cu_seq &s,
-                                             const __nv_bfloat16 *kv, int pos, int end)
+static __device__ __forceinline__ void fetch(struct tiles<NOPE, ROPE, VD> &f, int st, const struct mla_expanded &a,
+                                             const struct cu_seq &s, const __nv_bfloat16 *kv, int pos, int end)
 {
     constexpr int KC = NOPE / 8, VC = VD / 8, RC = ROPE / 8, EACH = KEYS / WARPS;
     const int r0 = threadIdx.x / 32 * EACH, lane = threadIdx.x & 31;
@@ -37,7 +37,8 @@ static __device__ __forceinline__ void fetch(struct tiles<NOPE, ROPE, VD> &f, in
 }
 
 /* weights of a tile in place of its scores; rows g and g + 8 of the warp are at positions p[0], p[1] */
-static __device__ __forceinline__ void softmax(float (*s)[4], int pos, const int *p, float scale, float *top, float *sum, float *corr)
+static __device__ __forceinline__ void softmax(float (*s)[4], int pos, const int *p, float scale, float *top,
+                                               float *sum, float *corr)
 {
     const int q = threadIdx.x & 3;
 #pragma unroll
@@ -70,14 +71,16 @@ static __device__ __forceinline__ void softmax(float (*s)[4], int pos, const int
     }
 }
 
-template <int NOPE, int ROPE, int VD> static __global__ void __launch_bounds__(THREADS) prefill_kernel(struct mla_expanded a)
+template <int NOPE, int ROPE, int VD>
+static __global__ void __launch_bounds__(THREADS) prefill_kernel(struct mla_expanded a)
 {
     constexpr int DK = NOPE + ROPE, KS = DK / 16, NT = KEYS / 8, VT = VD / 8;
     extern __shared__ __align__(16) char mem[];
     struct tiles<NOPE, ROPE, VD> &f = *(struct tiles<NOPE, ROPE, VD> *)mem;
     const struct cu_seq s = cu_seq_at(a.seqs, 0);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, q4 = lane & 3, h = blockIdx.y;
-    const int r0 = (gridDim.x - 1 - blockIdx.x) * ROWS, last = r0 + ROWS < s.n_rows ? r0 + ROWS : s.n_rows; /* long rows first */
+    const int r0 = (gridDim.x - 1 - blockIdx.x) * ROWS; /* long rows first */
+    const int last = r0 + ROWS < s.n_rows ? r0 + ROWS : s.n_rows;
     const int end = s.pos0 + last, n_tiles = (end + KEYS - 1) / KEYS;
     const __nv_bfloat16 *kv = a.kv + (int64_t)h * (NOPE + VD);
     const int row[2] = {r0 + warp * 16 + g, r0 + warp * 16 + g + 8}, p[2] = {s.pos0 + row[0], s.pos0 + row[1]};
@@ -89,7 +92,8 @@ template <int NOPE, int ROPE, int VD> static __global__ void __launch_bounds__(T
     for (int k = 0; k < KS; k++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const float *x = a.q + (int64_t)(s.row0 + row[i & 1]) * a.ldq + (int64_t)h * DK + k * 16 + (i >> 1) * 8 + q4 * 2;
+            const float *x =
+                a.q + (int64_t)(s.row0 + row[i & 1]) * a.ldq + (int64_t)h * DK + k * 16 + (i >> 1) * 8 + q4 * 2;
             qa[k][i] = row[i & 1] < last ? cu_pack(x[0], x[1]) : 0;
         }
     for (int t = 0; t < n_tiles; t++) {
@@ -150,7 +154,8 @@ template <int NOPE, int ROPE, int VD> static void launch(struct ops *o, const st
 int mla_prefill_fits(const struct ops *o, const struct paged *cache, int rope, int nope, int v_dim)
 {
     int known = (nope == 128 && rope == 64 && v_dim == 128) || (nope == 32 && rope == 16 && v_dim == 32);
-    return known && o->act == ACT_BF16 && cache->kv == OPS_KV_BF16 && (uintptr_t)cache->base % 16 == 0 && cache->stride % 16 == 0;
+    return known && o->act == ACT_BF16 && cache->kv == OPS_KV_BF16 && (uintptr_t)cache->base % 16 == 0 &&
+           cache->stride % 16 == 0;
 }
 
 void mla_prefill(struct ops *o, const struct mla_expanded &a)

@@ -23,8 +23,9 @@ static enum status device_alloc(struct cuda_impl *im, struct buf *b, size_t byte
         (void)cudaGetLastError();
         (void)cudaMemGetInfo(&room, &all);
         b->p = NULL;
-        return ERR(ST_E_NOMEM, "%s: no %zu bytes on CUDA device %d (%zu of %zu free): %s; use more GPUs or smaller sizes",
-                   what, bytes, im->device, room, all, cudaGetErrorString(e));
+        return ERR(ST_E_NOMEM,
+                   "%s: no %zu bytes on CUDA device %d (%zu of %zu free): %s; use more GPUs or smaller sizes", what,
+                   bytes, im->device, room, all, cudaGetErrorString(e));
     }
     b->bytes = bytes;
     b->place = PLACE_DEVICE;
@@ -96,8 +97,9 @@ static size_t ring_take(struct ops *o, size_t bytes)
     struct cuda_ring *r = &im->ring;
     bytes = cu_up(bytes, 256);
     if (bytes > CU_SEGMENT_BYTES) {
-        log_error("a control array of %zu bytes is above the %d that can be staged; use shorter contexts or fewer sequences",
-                  bytes, (int)CU_SEGMENT_BYTES);
+        log_error(
+            "a control array of %zu bytes is above the %d that can be staged; use shorter contexts or fewer sequences",
+            bytes, (int)CU_SEGMENT_BYTES);
         abort();
     }
     if (r->at + bytes > CU_SEGMENT_BYTES) {
@@ -129,14 +131,16 @@ void *cu_stage(struct ops *o, const void *src, size_t bytes)
     return r->dev + at;
 }
 
-const struct cu_seq *cu_seqs(struct ops *o, const struct seq_rows *seq, int n_seq, int page, int writes, int *max_rows_p)
+const struct cu_seq *cu_seqs(struct ops *o, const struct seq_rows *seq, int n_seq, int page, int writes,
+                             int *max_rows_p)
 {
     static thread_local struct cu_seq *host; /* grows, then stays */
     static thread_local size_t room;
     size_t head = cu_up((size_t)n_seq * sizeof(struct cu_seq), 16), bytes = head;
     int most = 0;
     for (int i = 0; i < n_seq; i++) {
-        int from = writes ? seq[i].pos0 : 0, n = page && seq[i].n_rows ? (seq[i].pos0 + seq[i].n_rows - 1) / page - from / page + 1 : 0;
+        int from = writes ? seq[i].pos0 : 0;
+        int n = page && seq[i].n_rows ? (seq[i].pos0 + seq[i].n_rows - 1) / page - from / page + 1 : 0;
         bytes += (size_t)n * sizeof(int32_t);
         if (seq[i].n_rows > most) most = seq[i].n_rows;
     }
@@ -180,7 +184,8 @@ static void put(struct ops *o, void *dst, const void *src, size_t bytes)
 static void get(struct ops *o, void *dst, const void *src, size_t bytes)
 {
     struct cuda_impl *im = cu_impl(o);
-    if (o->guard || o->idle) cu_wait(o, NULL); /* a copy to memory that is not pinned waits by itself, and calls nobody */
+    /* a copy to memory that is not pinned waits by itself, and calls nobody */
+    if (o->guard || o->idle) cu_wait(o, NULL);
     if (im->failed != ST_OK) return;
     if (bytes) CU(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, im->stream));
     cu_wait(o, NULL);
@@ -192,7 +197,8 @@ static void zero(struct ops *o, void *dst, size_t bytes)
 }
 
 /* copies by the multiprocessors: faster than the copy engine, and launches like all others inside graphs */
-static __global__ void __launch_bounds__(512) copy_kernel(uint4 *__restrict__ dst, const uint4 *__restrict__ src, size_t n)
+static __global__ void __launch_bounds__(512)
+    copy_kernel(uint4 *__restrict__ dst, const uint4 *__restrict__ src, size_t n)
 {
     size_t i = (size_t)blockIdx.x * 2048 + threadIdx.x;
     uint4 v[4];
@@ -207,7 +213,8 @@ static __global__ void __launch_bounds__(512) copy_kernel(uint4 *__restrict__ ds
 static void copy(struct ops *o, void *dst, const void *src, size_t bytes)
 {
     if (bytes && ((uintptr_t)dst | (uintptr_t)src | bytes) % 16 == 0) {
-        copy_kernel<<<cu_parts((int64_t)(bytes / 16), 2048), 512, 0, cu_impl(o)->stream>>>((uint4 *)dst, (const uint4 *)src, bytes / 16);
+        copy_kernel<<<cu_parts((int64_t)(bytes / 16), 2048), 512, 0, cu_impl(o)->stream>>>(
+            (uint4 *)dst, (const uint4 *)src, bytes / 16);
         CU_LAUNCHED("copy");
         return;
     }
@@ -353,7 +360,9 @@ extern "C" enum status ops_cuda_open(enum ops_act act, int device, struct ops *o
     int n = ops_cuda_devices();
     if (act != ACT_FP32 && act != ACT_BF16)
         return ERR(ST_E_CONFIG, "activation mode %d is not known; use fp32 or bf16", (int)act);
-    if (n == 0) return ERR(ST_E_CONFIG, "no CUDA device is visible; use --device cpu, or look at the driver and CUDA_VISIBLE_DEVICES");
+    if (n == 0)
+        return ERR(ST_E_CONFIG,
+                   "no CUDA device is visible; use --device cpu, or look at the driver and CUDA_VISIBLE_DEVICES");
     if (device < 0 || device >= n)
         return ERR(ST_E_CONFIG, "CUDA device %d asked for, but %d are visible", device, n);
     struct cuda_impl *im = (struct cuda_impl *)mem_alloc(1, sizeof *im, "CUDA backend");

@@ -1,5 +1,5 @@
-/* pipe - stages in shared memory between one warp that fetches and the warps that use them: barriers that count arrivals
- * and, on Hopper and later, bytes; one bulk copy there, 16-byte copies elsewhere. */
+/* pipe - stages in shared memory between one warp that fetches and the warps that use them: barriers that count
+ * arrivals and, on Hopper and later, bytes; one bulk copy there, 16-byte copies elsewhere. */
 #ifndef PDFLASH_CUDA_PIPE_H
 #define PDFLASH_CUDA_PIPE_H
 
@@ -54,7 +54,8 @@ static __device__ __forceinline__ void pipe_fetch_begin(uint64_t *bar, int bytes
 {
 #if PIPE_BULK
     if ((threadIdx.x & 31) == 0)
-        asm volatile("{\n.reg .b64 t;\nmbarrier.arrive.expect_tx.shared.b64 t, [%0], %1;\n}" ::"r"(cu_shared(bar)), "r"(bytes) : "memory");
+        asm volatile("{\n.reg .b64 t;\nmbarrier.arrive.expect_tx.shared.b64 t, [%0], %1;\n}"
+                     ::"r"(cu_shared(bar)), "r"(bytes) : "memory");
 #else
     (void)bar, (void)bytes;
 #endif
@@ -64,8 +65,8 @@ static __device__ __forceinline__ void pipe_fetch(void *to, const void *from, in
 {
 #if PIPE_BULK
     if ((threadIdx.x & 31) == 0)
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(cu_shared(to)),
-                     "l"(from), "r"(bytes), "r"(cu_shared(bar)) : "memory");
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                     ::"r"(cu_shared(to)), "l"(from), "r"(bytes), "r"(cu_shared(bar)) : "memory");
 #else
     (void)bar;
     for (int at = (threadIdx.x & 31) * 16; at < bytes; at += 512) cu_copy16((char *)to + at, (const char *)from + at);

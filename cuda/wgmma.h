@@ -178,7 +178,8 @@ static __device__ __forceinline__ uint32_t cluster_at(const void *p, int rank)
 static __device__ __forceinline__ float4 cluster_load4(uint32_t at)
 {
     float4 v = make_float4(0, 0, 0, 0);
-    WG_ASM("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
+    WG_ASM("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+           : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
     return v;
 }
 
@@ -230,8 +231,8 @@ template <int N> static __device__ __forceinline__ void wg_hold(uint32_t (&d)[N]
 }
 
 /* wg_ss, wg_rs - d (+)= a . b for 64 rows, N columns (N / 2 values of d a thread), 16 inner elements; a from shared
- * memory or from registers; add 0: d = a . b. B_INNER 1: rows of b hold the inner dimension (keys of Q K^T), 0: they are
- * it (values). */
+ * memory or from registers; add 0: d = a . b. B_INNER 1: rows of b hold the inner dimension (keys of Q K^T), 0: they
+ * are it (values). */
 #define WG_F4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define WG_F8(d, i) WG_F4(d, i), WG_F4(d, i + 4)
 #define WG_F32(d, i) WG_F8(d, i), WG_F8(d, i + 8), WG_F8(d, i + 16), WG_F8(d, i + 24)
