@@ -248,14 +248,7 @@ template <int RANKS> static __global__ void __launch_bounds__(THREADS, 1)
     w.first = w.lo / KEYS * KEYS;
     w.tiles = s.pos0 > w.first ? (s.pos0 - w.first + KEYS - 1) / KEYS : 0;
     w.block0 = (w.rank - w.tiles % RANKS + RANKS) % RANKS * KEYS;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
-            bar_init(&f.full[i], 1);
-            bar_init(&f.empty[i], 8);
-        }
-        bar_init_done();
-    }
-    __syncthreads();
+    bar_start<STAGES>({{f.full, 1}, {f.empty, 8}});
     if (threadIdx.x < 128) {
         wg_less_registers<40>();
         if (threadIdx.x < 32) produce<RANKS>(f, j, s, w);

@@ -49,14 +49,7 @@ static __global__ void __launch_bounds__(WGS * 128 + 32) wide_kernel(const __gri
     char *ring = raw + (-cu_shared(raw) & 1023);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, q = lane & 3, nb = a.kp / CU_TILE_K;
     const int b0 = blockIdx.z * nb / CU_SPLITS, b1 = (blockIdx.z + 1) * nb / CU_SPLITS;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < ST; i++) {
-            bar_init(&full[i], 1);
-            bar_init(&empty[i], 4 * WGS);
-        }
-        bar_init_done();
-    }
-    __syncthreads();
+    bar_start<ST>({{full, 1}, {empty, 4 * WGS}});
     float acc[N / 2] = {};
     cu_launch_next(); /* it waits for the end of this one, and so does what it has launched early in turn */
     if (warp == 4 * WGS) {

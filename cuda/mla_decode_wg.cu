@@ -280,14 +280,7 @@ static __global__ void __launch_bounds__(THREADS, 1) decode_wg_kernel(const __gr
     if (w.end > w.from + a.split) w.end = w.from + a.split;
     const int all = (w.end - w.from + KEYS - 1) / KEYS;
     w.tiles = all > w.rank ? (all - w.rank - 1) / RANKS + 1 : 0;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < 4; i++) {
-            bar_init(&f.full[i / 2][i % 2], 1);
-            bar_init(&f.empty[i / 2][i % 2], 4);
-        }
-        bar_init_done();
-    }
-    __syncthreads();
+    bar_start<4>({{&f.full[0][0], 1}, {&f.empty[0][0], 4}});
     if (threadIdx.x < 128) {
         wg_less_registers<40>();
         if (threadIdx.x < 32) produce(f, j, s, w);

@@ -78,14 +78,7 @@ static __global__ void __launch_bounds__(THREADS, 1) expand_kernel(const __grid_
 {
     extern __shared__ __align__(1024) char mem[];
     struct expand_tiles &f = *(struct expand_tiles *)mem;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
-            bar_init(&f.full[i], 1);
-            bar_init(&f.empty[i], 8);
-        }
-        bar_init_done();
-    }
-    __syncthreads();
+    bar_start<STAGES>({{f.full, 1}, {f.empty, 8}});
     if (threadIdx.x < 128) {
         wg_less_registers<40>();
         if (threadIdx.x == 0) produce(f, j);

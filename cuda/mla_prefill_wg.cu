@@ -157,16 +157,7 @@ static __global__ void __launch_bounds__(THREADS, 1) prefill_wg_kernel(const __g
     const int r0 = (gridDim.x - 1 - blockIdx.x) * ROWS,
               last = r0 + ROWS < s.n_rows ? r0 + ROWS : s.n_rows; /* long rows first */
     const int n_tiles = (s.pos0 + last + KEYS - 1) / KEYS;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
-            bar_init(&f.k_full[i], 1);
-            bar_init(&f.v_full[i], 1);
-            bar_init(&f.k_empty[i], 8);
-            bar_init(&f.v_empty[i], 8);
-        }
-        bar_init_done();
-    }
-    __syncthreads();
+    bar_start<STAGES>({{f.k_full, 1}, {f.v_full, 1}, {f.k_empty, 8}, {f.v_empty, 8}});
     if (threadIdx.x < 128) {
         wg_less_registers<40>();
         if (threadIdx.x == 0) produce(f, j, blockIdx.y, n_tiles);

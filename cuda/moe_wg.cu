@@ -286,14 +286,7 @@ static __global__ void __launch_bounds__(WGS * 128 + 32, 1) wprod_kernel(const _
     __shared__ uint64_t full[XST], empty[XST];
     char *ring = raw + (-cu_shared(raw) & 1023);
     const int warp = threadIdx.x >> 5, all = *a.n_tiles * a.blocks;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < XST; i++) {
-            bar_init(&full[i], 1);
-            bar_init(&empty[i], 4 * WGS);
-        }
-        bar_init_done();
-    }
-    __syncthreads();
+    bar_start<XST>({{full, 1}, {empty, 4 * WGS}});
     if (warp == 4 * WGS) {
         if (threadIdx.x % 32 == 0) copy_rows<WGS, N>(a, ring, full, empty);
         return;

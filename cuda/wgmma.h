@@ -70,6 +70,25 @@ static __device__ __forceinline__ void bar_init_done()
     WG_ASM("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
+/* The barriers of N stages, set up by a whole block before it uses them. Stage by stage, the sets in their order: what
+ * is filled by the copy engine counts the one arrival of bar_expect, what is emptied one of every warp that reads. */
+struct bar_set {
+    uint64_t *bar; /* [N] */
+    int arrivals;
+};
+
+template <int N, int SETS> static __device__ __forceinline__ void bar_start(const struct bar_set (&set)[SETS])
+{
+    if (threadIdx.x == 0) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+#pragma unroll
+            for (int s = 0; s < SETS; s++) bar_init(&set[s].bar[i], set[s].arrivals);
+        bar_init_done();
+    }
+    __syncthreads();
+}
+
 static __device__ __forceinline__ void bar_arrive(uint64_t *b)
 {
     WG_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(cu_shared(b)) : "memory");
