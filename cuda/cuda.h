@@ -286,20 +286,28 @@ static __device__ __forceinline__ void cu_wait_last()
 #endif
 }
 
+/* a launch with an attribute; graph.cu must know its kind, or it is never held back */
 template <class A>
-static void cu_launch_early(void (*kernel)(A), dim3 grid, unsigned block, size_t bytes, cudaStream_t st, const A &a)
+static void cu_launch_with(cudaLaunchAttribute *attr, void (*kernel)(A), dim3 grid, unsigned block, size_t bytes,
+                           cudaStream_t st, const A &a)
 {
-    cudaLaunchAttribute early = {};
     cudaLaunchConfig_t c = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
     c.gridDim = grid;
     c.blockDim = dim3(block);
     c.dynamicSmemBytes = bytes;
     c.stream = st;
-    c.attrs = &early;
+    c.attrs = attr;
     c.numAttrs = 1;
     CU(cudaLaunchKernelEx(&c, kernel, A(a)));
+}
+
+template <class A>
+static void cu_launch_early(void (*kernel)(A), dim3 grid, unsigned block, size_t bytes, cudaStream_t st, const A &a)
+{
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cu_launch_with(&early, kernel, grid, block, bytes, st, a);
 }
 
 static __device__ __forceinline__ uint32_t cu_shared(const void *p)

@@ -165,18 +165,11 @@ static void wg_launch(void (*kernel)(J), int cluster, dim3 grid, int threads, si
                       const J &job)
 {
     cudaLaunchAttribute a = {};
-    cudaLaunchConfig_t c = {};
     a.id = cudaLaunchAttributeClusterDimension;
     a.val.clusterDim.x = (unsigned)cluster;
     a.val.clusterDim.y = a.val.clusterDim.z = 1;
-    c.gridDim = grid;
-    c.blockDim = dim3((unsigned)threads);
-    c.dynamicSmemBytes = bytes;
-    c.stream = st;
-    c.attrs = &a;
-    c.numAttrs = 1;
     CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-    CU(cudaLaunchKernelEx(&c, kernel, J(job)));
+    cu_launch_with(&a, kernel, grid, (unsigned)threads, bytes, st, job);
 }
 
 /* ---- clusters ---------------------------------------------------------------------------------------------------- */
