@@ -1,11 +1,14 @@
-/* bench - pdflash bench NAME: finds the measurement by name and runs it. */
+/* bench - pdflash bench NAME: finds the measurement by name and runs it; the frame of those that run under mpirun. */
 #include "cmd/bench.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "cmd/bench_kernels.h"
-#include "cmd/options.h"
+#include "pd/devices.h"
+#include "pd/wait.h"
+
+static const double give_up = 120; /* seconds without progress */
 
 static const struct {
     const char *name;
@@ -36,4 +39,42 @@ enum status cmd_bench(int argc, char **argv)
     help(stderr);
     return argc > 0 ? ERR(ST_E_USAGE, "bench: '%s' is not a measurement", argv[0])
                     : ERR(ST_E_USAGE, "bench: name a measurement");
+}
+
+/* ---- under mpirun ------------------------------------------------------------------------------------------------ */
+
+enum status bench_under_mpi(enum command cmd, int argc, char **argv, struct options *o, struct world *w,
+                            enum status (*body)(void *), void *ctx)
+{
+    int n, help;
+    enum status st = options_parse(cmd, argc, argv, o, NULL, 0, &n, &help);
+    if (st != ST_OK || help) return st;
+    TRY(world_start(NULL, NULL, w));
+    st = body(ctx);
+    int code = err_exit_code(st);
+    if (code == 3 || st == ST_E_WATCHDOG) world_abort(w, code); /* others may wait for this rank */
+    wait_limit(0, NULL, NULL);
+    return st;
+}
+
+enum status bench_backend(const struct options *o, struct world *w, struct ops *ops_p)
+{
+    TRY(world_agree(w, o->device == DEVICE_CUDA
+                           ? ops_cuda_open(ACT_BF16, devices_choose(w->node_rank, ops_cuda_devices()), ops_p)
+                           : ops_cpu_open(ACT_FP32, NULL, ops_p)));
+    wait_limit(give_up, NULL, NULL);
+    return ST_OK;
+}
+
+enum status bench_meet(const struct world *w)
+{
+    MPI_Request r;
+    TRY(mpi_check(MPI_Ibarrier(w->all, &r), "MPI_Ibarrier"));
+    return wait_all(&r, 1, NULL, NULL);
+}
+
+void bench_end(struct world *w, struct ops *ops)
+{
+    if (ops->close) ops->close(ops);
+    world_stop(w);
 }

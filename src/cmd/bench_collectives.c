@@ -16,16 +16,14 @@
 #include "base/log.h"
 #include "build_id.h"
 #include "cmd/bench.h"
-#include "cmd/options.h"
 #include "pd/coll.h"
 #include "pd/links.h"
 #include "pd/stage.h"
-#include "pd/wait.h"
 
 enum { WIDTH = 7168, BANK = 4, MAX_ROWS = 16, BATCHES = 5, DEPTH = 2 };
-static const double give_up = 120, batch_s = 0.05; /* seconds: without progress; of a batch, about */
+static const double batch_s = 0.05; /* seconds of a batch, about */
 
-struct bench {
+struct coll_bench {
     struct options o;
     struct world w;
     struct ops ops;
@@ -45,24 +43,17 @@ struct bench {
 
 /* ---- timing --------------------------------------------------------------------------------------------------- */
 
-static enum status drain(struct bench *b)
+static enum status drain(struct coll_bench *b)
 {
     float one;
     b->ops.get(&b->ops, &one, b->x.p, sizeof one);
     return ops_check(&b->ops);
 }
 
-static enum status meet(struct bench *b)
+static enum status batch(struct coll_bench *b, enum status (*call)(struct coll_bench *),
+                         enum status (*over)(struct coll_bench *), int n, double *s_p)
 {
-    MPI_Request r;
-    TRY(mpi_check(MPI_Ibarrier(b->w.all, &r), "MPI_Ibarrier"));
-    return wait_all(&r, 1, NULL, NULL);
-}
-
-static enum status batch(struct bench *b, enum status (*call)(struct bench *), enum status (*over)(struct bench *),
-                         int n, double *s_p)
-{
-    TRY(meet(b));
+    TRY(bench_meet(&b->w));
     double mine = MPI_Wtime();
     for (int i = 0; i < n; i++) TRY(call(b));
     TRY(over(b));
@@ -77,8 +68,8 @@ static int by_value(const void *x, const void *y)
 }
 
 /* seconds a call */
-static enum status timed(struct bench *b, enum status (*call)(struct bench *), enum status (*over)(struct bench *),
-                         double *s_p)
+static enum status timed(struct coll_bench *b, enum status (*call)(struct coll_bench *),
+                         enum status (*over)(struct coll_bench *), double *s_p)
 {
     double s[BATCHES];
     TRY(batch(b, call, over, 2, &s[0])); /* warm */
@@ -94,7 +85,7 @@ static enum status timed(struct bench *b, enum status (*call)(struct bench *), e
 
 /* ---- figures --------------------------------------------------------------------------------------------------- */
 
-static void head(const struct bench *b)
+static void head(const struct coll_bench *b)
 {
     char nccl[64] = "none";
     if (b->links.nccl)
@@ -112,7 +103,7 @@ static void head(const struct bench *b)
     printf("%-10s %-22s %7s %10s %12s %10s %10s\n", "what", "path", "rows", "MiB", "us", "GB/s", "bus GB/s");
 }
 
-static void line(struct bench *b, const char *what, const char *path, int rows, double bytes, double bus, double s)
+static void line(struct coll_bench *b, const char *what, const char *path, int rows, double bytes, double bus, double s)
 {
     if (b->w.rank) return;
     if (b->o.json)
@@ -128,7 +119,7 @@ static void line(struct bench *b, const char *what, const char *path, int rows, 
 /* ---- sums ------------------------------------------------------------------------------------------------------- */
 
 /* magnitudes over decades, so that another order of adding gives other bits */
-static void fill(struct bench *b, int64_t n)
+static void fill(struct coll_bench *b, int64_t n)
 {
     uint32_t v = 1u + 2654435761u * (uint32_t)(b->w.rank + 1);
     for (int64_t i = 0; i < n; i++) {
@@ -138,19 +129,19 @@ static void fill(struct bench *b, int64_t n)
     b->ops.put(&b->ops, b->x.p, b->host, (size_t)n * sizeof(float));
 }
 
-static enum status sum_call(struct bench *b)
+static enum status sum_call(struct coll_bench *b)
 {
     return b->tp.sum(b->tp.ctx, &b->ops, b->x.p, b->values, 1, NULL, 1, b->values);
 }
 
-static enum status own_call(struct bench *b)
+static enum status own_call(struct coll_bench *b)
 {
     nccl_begin(b->own);
     nccl_all_reduce(b->own, b->x.p, b->values, b->bf16, b->ops.queues ? b->ops.queues->main(&b->ops) : NULL);
     return nccl_end(b->own, NULL, NULL);
 }
 
-static enum status hash_sum(struct bench *b, uint64_t *h_p)
+static enum status hash_sum(struct coll_bench *b, uint64_t *h_p)
 {
     fill(b, b->values);
     TRY(sum_call(b));
@@ -160,7 +151,7 @@ static enum status hash_sum(struct bench *b, uint64_t *h_p)
 }
 
 /* by NCCL (via 1) or the host; the bits of the first path are those of all */
-static enum status sums(struct bench *b, int via, uint64_t *bits)
+static enum status sums(struct coll_bench *b, int via, uint64_t *bits)
 {
     struct coll *c;
     char why[NCCL_WHY], path[32];
@@ -189,7 +180,7 @@ static enum status sums(struct bench *b, int via, uint64_t *bits)
     return st;
 }
 
-static enum status own_sums(struct bench *b)
+static enum status own_sums(struct coll_bench *b)
 {
     char why[NCCL_WHY];
     enum status st = nccl_join(b->links.nccl, b->w.tp, &b->own, why);
@@ -215,7 +206,7 @@ static float mark_of(int chunk)
     return (float)(chunk % 4096) + 0.5f;
 }
 
-static enum status hop_call(struct bench *b)
+static enum status hop_call(struct coll_bench *b)
 {
     struct flow *f;
     struct stage_header h = {0};
@@ -237,13 +228,13 @@ static enum status hop_call(struct bench *b)
                : ERR(ST_E_FAULT, "chunk %d arrived as %g, %g was sent", b->chunk - 1, (double)got, (double)mark);
 }
 
-static enum status hop_drain(struct bench *b)
+static enum status hop_drain(struct coll_bench *b)
 {
     TRY(stage_drain(b->link));
     return drain(b);
 }
 
-static enum status hops(struct bench *b, int via)
+static enum status hops(struct coll_bench *b, int via)
 {
     static struct config c; /* as much as a flow needs */
     c.hidden = WIDTH;
@@ -262,10 +253,9 @@ static enum status hops(struct bench *b, int via)
     return st;
 }
 
-/* ---- the command ---------------------------------------------------------------------------------------------------
- */
+/* ---- the command ------------------------------------------------------------------------------------------------- */
 
-static enum status parse_rows(struct bench *b)
+static enum status parse_rows(struct coll_bench *b)
 {
     const char *p = b->o.rows;
     do {
@@ -280,8 +270,9 @@ static enum status parse_rows(struct bench *b)
     return ST_OK;
 }
 
-static enum status body(struct bench *b)
+static enum status body(void *ctx)
 {
+    struct coll_bench *b = ctx;
     static const enum links_want want[] = {[OPT_COMM_AUTO] = LINKS_AUTO,
                                            [OPT_COMM_MPI] = LINKS_HOST,
                                            [OPT_COMM_SHM] = LINKS_HOST,
@@ -291,10 +282,7 @@ static enum status body(struct bench *b)
     TRY(parse_rows(b));
     TRY(world_split(&b->w, &t));
     log_init("bench", b->w.rank, b->w.rank ? LOG_WARN : LOG_INFO);
-    TRY(world_agree(&b->w, b->o.device == DEVICE_CUDA
-                               ? ops_cuda_open(ACT_BF16, devices_choose(b->w.node_rank, ops_cuda_devices()), &b->ops)
-                               : ops_cpu_open(ACT_FP32, NULL, &b->ops)));
-    wait_limit(give_up, NULL, NULL);
+    TRY(bench_backend(&b->o, &b->w, &b->ops));
     TRY(world_agree(&b->w, links_open(&b->w, &b->ops, want[b->o.comm], &b->links)));
     size_t bytes = (size_t)b->most * WIDTH * sizeof(float);
     b->host = mem_alloc(bytes, 1, "values");
@@ -311,26 +299,13 @@ static enum status body(struct bench *b)
 
 enum status bench_collectives(int argc, char **argv)
 {
-    struct bench *b = mem_alloc(1, sizeof *b, "bench");
-    int n, help;
+    struct coll_bench *b = mem_alloc(1, sizeof *b, "bench");
     if (!b) return ST_E_NOMEM;
-    enum status st = options_parse(CMD_BENCH_COLL, argc, argv, &b->o, NULL, 0, &n, &help);
-    if (st != ST_OK || help) {
-        mem_free(b);
-        return st;
-    }
-    st = world_start(NULL, NULL, &b->w);
-    if (st == ST_OK) {
-        st = body(b);
-        int code = err_exit_code(st);
-        if (code == 3 || st == ST_E_WATCHDOG) world_abort(&b->w, code); /* others may wait for this rank */
-    }
-    wait_limit(0, NULL, NULL);
+    enum status st = bench_under_mpi(CMD_BENCH_COLL, argc, argv, &b->o, &b->w, body, b);
     if (b->x.p) b->ops.mem_free(&b->ops, &b->x);
     mem_free(b->host);
     links_close(&b->links);
-    if (b->ops.close) b->ops.close(&b->ops);
-    world_stop(&b->w);
+    bench_end(&b->w, &b->ops);
     mem_free(b);
     return st;
 }

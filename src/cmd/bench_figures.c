@@ -44,7 +44,7 @@ static double plain_ratio(const double *plain, const double *leg, double bytes, 
     return median(s, n);
 }
 
-static struct figures figures_of(const struct bench *b)
+static struct figures figures_of(const struct transfer_bench *b)
 {
     int n = b->o.reps, p = b->w.topo.n_prefill;
     double all = (double)b->bytes * p,
@@ -65,7 +65,7 @@ static struct figures figures_of(const struct bench *b)
     return f;
 }
 
-void bench_transfer_head(const struct bench *b)
+void bench_transfer_head(const struct transfer_bench *b)
 {
     const struct topology *t = &b->w.topo;
     const char *via = b->o.transport ? "sendrecv" : "rma", *win = b->o.window ? "create" : "allocate";
@@ -95,7 +95,7 @@ static const char *figure(char text[16], int there, double v, const char *none)
     return text;
 }
 
-void bench_transfer_case(const struct bench *b, int first)
+void bench_transfer_case(const struct transfer_bench *b, int first)
 {
     struct figures f = figures_of(b);
     const char *how = b->packed ? "packed" : "in place";

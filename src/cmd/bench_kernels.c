@@ -10,14 +10,14 @@
 
 enum { FILL = 1 << 20 };
 
-void *bench_mem(struct bench *b, size_t bytes)
+void *bench_mem(struct kernel_bench *b, size_t bytes)
 {
     if (b->st == ST_OK && b->n_mem == BENCH_MEMS) b->st = ERR(ST_E_RANGE, "bench: more than %d arrays in a row", BENCH_MEMS);
     if (b->st == ST_OK) b->st = b->o->mem_new(b->o, &b->mem[b->n_mem++], bytes, "bench array");
     return b->st == ST_OK ? b->mem[b->n_mem - 1].p : NULL;
 }
 
-float *bench_fill(struct bench *b, int64_t n, float scale)
+float *bench_fill(struct kernel_bench *b, int64_t n, float scale)
 {
     float *d = bench_mem(b, (size_t)n * sizeof *d), *host = mem_alloc(FILL, sizeof *host, "random block");
     int64_t have = n < FILL ? n : FILL;
@@ -51,7 +51,7 @@ static double host_time(void (*run)(void *), void *arg, int reps)
     return us[reps / 2];
 }
 
-static void release(struct bench *b)
+static void release(struct kernel_bench *b)
 {
     for (int i = 0; i < BENCH_SETS; i++) {
         for (int j = 0; b->mat[i] && j < b->n_mat; j++) b->o->mat_free(b->o, &b->mat[i][j]);
@@ -64,7 +64,7 @@ static void release(struct bench *b)
 /* one row; *copy_rate_p: bytes per microsecond of the copy row, set by it */
 static enum status measure(struct ops *o, const struct bench_row *r, double *copy_rate_p)
 {
-    struct bench *b = mem_alloc(1, sizeof *b, "bench");
+    struct kernel_bench *b = mem_alloc(1, sizeof *b, "bench");
     double us = 0;
     if (!b) return ST_E_NOMEM;
     b->o = o;

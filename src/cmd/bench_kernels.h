@@ -15,7 +15,7 @@ enum { BENCH_SETS = 8, BENCH_MEMS = 64, BENCH_SEQS = 64 };
 
 /* One measurement: memory of the operation, several sets of inputs that are used in turn so that caches do not help
  * where the real program would not have them, and what one call moves or computes. */
-struct bench {
+struct kernel_bench {
     struct ops *o;
     const int *p;                  /* the row's parameters */
     int turn, sets;
@@ -34,7 +34,7 @@ struct bench {
 
 struct bench_row {
     const char *name, *shape;
-    void (*setup)(struct bench *b);
+    void (*setup)(struct kernel_bench *b);
     void (*run)(void *bench);
     int p[8];
     int reps;
@@ -44,7 +44,7 @@ struct bench_row {
 extern const struct bench_row bench_rows[];
 
 /* bench_mem / bench_fill - backend memory; with the second, n random floats in [-1, 1) times scale */
-void *bench_mem(struct bench *b, size_t bytes);
-float *bench_fill(struct bench *b, int64_t n, float scale);
+void *bench_mem(struct kernel_bench *b, size_t bytes);
+float *bench_fill(struct kernel_bench *b, int64_t n, float scale);
 
 #endif

@@ -8,14 +8,14 @@
 
 enum { H = 7168, LATENT = 3584, D = 128, RANK = 512, ROPE = 64, PAGE = 64 };
 
-static int next(struct bench *b)
+static int next(struct kernel_bench *b)
 {
     return b->turn++ % b->sets;
 }
 
 /* ---- copy, elementwise, norms -------------------------------------------------------------------- */
 
-static void setup_copy(struct bench *b)
+static void setup_copy(struct kernel_bench *b)
 {
     int64_t n = (int64_t)b->p[0] << 20;
     b->in[0] = bench_fill(b, n / 4, 1);
@@ -24,11 +24,11 @@ static void setup_copy(struct bench *b)
 }
 static void run_copy(void *arg)
 {
-    struct bench *b = arg;
+    struct kernel_bench *b = arg;
     b->o->copy(b->o, b->out, b->in[0], (size_t)b->p[0] << 20);
 }
 
-static void setup_res(struct bench *b)
+static void setup_res(struct kernel_bench *b)
 {
     int64_t t = b->p[0], n = b->p[1], plane = t * H;
     b->sets = t > 1000 ? 1 : BENCH_SETS;
@@ -40,13 +40,13 @@ static void setup_res(struct bench *b)
 }
 static void run_res(void *arg)
 {
-    struct bench *b = arg;
+    struct kernel_bench *b = arg;
     int64_t t = b->p[0], n = b->p[1], plane = t * H;
     float *x = b->in[next(b)];
     b->o->attnres(b->o, x, plane, (int)n, x + n * plane, b->small, 1e-5f, (int)t, H, b->out, b->small, 1e-5f, b->out2);
 }
 
-static void setup_row(struct bench *b) /* t rows of n in, n out (p[2]: parts in) */
+static void setup_row(struct kernel_bench *b) /* t rows of n in, n out (p[2]: parts in) */
 {
     int64_t t = b->p[0], n = b->p[1], parts = b->p[2];
     b->sets = t > 1000 ? 1 : BENCH_SETS;
@@ -57,26 +57,26 @@ static void setup_row(struct bench *b) /* t rows of n in, n out (p[2]: parts in)
 }
 static void run_norm(void *arg)
 {
-    struct bench *b = arg;
+    struct kernel_bench *b = arg;
     b->o->rmsnorm(b->o, b->in[next(b)], b->p[1], b->small, 1e-5f, b->p[0], b->p[1], b->out, b->p[1]);
 }
 static void run_situ(void *arg)
 {
-    struct bench *b = arg;
+    struct kernel_bench *b = arg;
     b->o->situ(b->o, b->in[next(b)], 2 * b->p[1], 4, 25, b->p[0], b->p[1], b->out, b->p[1]);
 }
 static void run_kda_out(void *arg)
 {
-    struct bench *b = arg;
+    struct kernel_bench *b = arg;
     b->o->kda_out(b->o, b->out, b->in[next(b)], b->p[1], b->small, 1e-5f, b->p[0], b->p[1] / D, D);
 }
-static void setup_kda_out(struct bench *b)
+static void setup_kda_out(struct kernel_bench *b)
 {
     setup_row(b);
     b->bytes *= 1.5; /* out is read and written */
 }
 
-static void setup_conv(struct bench *b)
+static void setup_conv(struct kernel_bench *b)
 {
     setup_row(b);
     void *tail = bench_mem(b, (size_t)(3 * b->p[1]) * 4);
@@ -85,11 +85,11 @@ static void setup_conv(struct bench *b)
 }
 static void run_conv(void *arg)
 {
-    struct bench *b = arg;
+    struct kernel_bench *b = arg;
     b->o->conv(b->o, b->in[next(b)], b->p[1], b->small, 4, b->p[1], OPS_KV_BF16, b->seq[0], b->p[3], b->out);
 }
 
-static void setup_route(struct bench *b)
+static void setup_route(struct kernel_bench *b)
 {
     int64_t t = b->p[0];
     b->in[0] = bench_fill(b, t * 896, 4);
@@ -100,13 +100,13 @@ static void setup_route(struct bench *b)
 }
 static void run_route(void *arg)
 {
-    struct bench *b = arg;
+    struct kernel_bench *b = arg;
     b->o->route(b->o, b->in[0], b->small, 896, 16, 1, b->p[0], b->idx, b->out);
 }
 
 /* ---- matrix products ---------------------------------------------------------------------------------- */
 
-static void put_bf16(struct bench *b, struct mat *m, int n, int k, int exact)
+static void put_bf16(struct kernel_bench *b, struct mat *m, int n, int k, int exact)
 {
     uint16_t *w = mem_alloc((size_t)n * (size_t)k, 2, "random weights");
     if (!w) b->st = ST_E_NOMEM;
@@ -116,7 +116,7 @@ static void put_bf16(struct bench *b, struct mat *m, int n, int k, int exact)
     mem_free(w);
 }
 
-static void setup_linear(struct bench *b) /* t, n, k, exact */
+static void setup_linear(struct kernel_bench *b) /* t, n, k, exact */
 {
     int64_t t = b->p[0], n = b->p[1], k = b->p[2];
     b->sets = (int)(600e6 / (double)(n * k * 2)) + 1;
@@ -134,11 +134,11 @@ static void setup_linear(struct bench *b) /* t, n, k, exact */
 }
 static void run_linear(void *arg)
 {
-    struct bench *b = arg;
+    struct kernel_bench *b = arg;
     b->o->linear(b->o, b->mat[next(b)], b->in[0], b->p[2], b->p[0], b->out, b->p[1]);
 }
 
-static void put_experts(struct bench *b, int n, int cols)
+static void put_experts(struct kernel_bench *b, int n, int cols)
 {
     size_t most = (size_t)LATENT * (size_t)cols;
     uint8_t *w = mem_alloc(most, 2, "random weights");
@@ -159,7 +159,7 @@ static void put_experts(struct bench *b, int n, int cols)
 
 /* t rows, n local experts, cols, k per row, 1: rows spread evenly (row i to expert i mod n). Random choices else:
  * different sets of experts for every set of inputs. */
-static void setup_moe(struct bench *b)
+static void setup_moe(struct kernel_bench *b)
 {
     int t = b->p[0], n = b->p[1], cols = b->p[2], k = b->p[3];
     double touched = 0;
@@ -190,7 +190,7 @@ static void setup_moe(struct bench *b)
 }
 static void run_moe(void *arg)
 {
-    struct bench *b = arg;
+    struct kernel_bench *b = arg;
     int t = b->p[0], n = b->p[1], k = b->p[3];
     b->o->moe(b->o, b->mat[0], b->mat[0] + n, 0, n, n, b->in[0], LATENT, b->p[2], 1, 1, b->idx + next(b) * t * k, b->small, k, 4, 25, t,
               b->out, (int64_t)t * LATENT);
@@ -198,7 +198,7 @@ static void run_moe(void *arg)
 
 /* ---- KDA ------------------------------------------------------------------------------------------------- */
 
-static void setup_recur(struct bench *b) /* sequences, rows each, heads, 1: the state is written, not out; a state for each set */
+static void setup_recur(struct kernel_bench *b) /* sequences, rows each, heads, 1: the state is written, not out; a state for each set */
 {
     int64_t n = b->p[0], rows = b->p[1], heads = b->p[2], w = heads * D, t = n * rows;
     b->sets = n * w * D * 4 > (200 << 20) ? 2 : BENCH_SETS;
@@ -214,7 +214,7 @@ static void setup_recur(struct bench *b) /* sequences, rows each, heads, 1: the 
 }
 static void run_recur(void *arg)
 {
-    struct bench *b = arg;
+    struct kernel_bench *b = arg;
     int n = b->p[0], rows = b->p[1], heads = b->p[2], write = b->p[3], w = heads * D, s = next(b);
     if (b->o->kda_recur_seqs)
         b->o->kda_recur_seqs(b->o, b->in[0], b->in2[0], w, b->small, heads, write, b->seq[s], n, heads, D, write ? NULL : b->out, w);
@@ -225,7 +225,7 @@ static void run_recur(void *arg)
     }
 }
 
-static void setup_chunk(struct bench *b) /* rows, heads */
+static void setup_chunk(struct kernel_bench *b) /* rows, heads */
 {
     int64_t t = b->p[0], heads = b->p[1], w = heads * D;
     b->in[0] = bench_fill(b, t * 3 * w, 0.1f);
@@ -237,12 +237,12 @@ static void setup_chunk(struct bench *b) /* rows, heads */
 }
 static void run_chunk(void *arg)
 {
-    struct bench *b = arg;
+    struct kernel_bench *b = arg;
     int heads = b->p[1], w = heads * D;
     b->o->kda_chunk(b->o, b->in[0], b->in2[0], w, b->small, heads, b->w, b->p[0], heads, D, 64, b->out, w);
 }
 
-static void setup_prepare(struct bench *b)
+static void setup_prepare(struct kernel_bench *b)
 {
     int64_t t = b->p[0], w = b->p[1];
     b->in[0] = bench_fill(b, t * 3 * w, 1);
@@ -253,14 +253,14 @@ static void setup_prepare(struct bench *b)
 }
 static void run_prepare(void *arg)
 {
-    struct bench *b = arg;
+    struct kernel_bench *b = arg;
     int w = b->p[1], heads = w / D;
     b->o->kda_prepare(b->o, b->in[0], b->in2[0], w, b->small, heads, b->w, b->w, -5, b->p[0], heads, D);
 }
 
 /* ---- MLA --------------------------------------------------------------------------------------------------- */
 
-static void setup_mla(struct bench *b) /* sequences, rows each, heads, context, expanded */
+static void setup_mla(struct kernel_bench *b) /* sequences, rows each, heads, context, expanded */
 {
     int n = b->p[0], rows = b->p[1], heads = b->p[2], ctx = b->p[3], pages = ctx / PAGE, width = RANK + ROPE;
     int64_t q = b->p[4] ? 192 : width, stride = (int64_t)PAGE * width * 2;
@@ -287,7 +287,7 @@ static void setup_mla(struct bench *b) /* sequences, rows each, heads, context, 
 }
 static void run_mla(void *arg)
 {
-    struct bench *b = arg;
+    struct kernel_bench *b = arg;
     int n = b->p[0], heads = b->p[2], s = next(b), width = RANK + ROPE;
     if (b->p[4])
         b->o->mla_attend_expanded(b->o, b->in[0], (int64_t)heads * 192, &b->cache[s], RANK, ROPE, 128, 128, b->mat[0], 0.07f, heads, b->seq[s], n,
@@ -296,7 +296,7 @@ static void run_mla(void *arg)
 }
 
 /* draft: 64 query heads, 8 kv heads of 128 (a Qwen3-like draft), window 4096 */
-static void setup_draft(struct bench *b) /* sequences, query heads, kv heads, context, window */
+static void setup_draft(struct kernel_bench *b) /* sequences, query heads, kv heads, context, window */
 {
     int n = b->p[0], qh = b->p[1], kh = b->p[2], ctx = b->p[3], pages = ctx / PAGE;
     int64_t stride = (int64_t)PAGE * kh * D * 2;
@@ -311,7 +311,7 @@ static void setup_draft(struct bench *b) /* sequences, query heads, kv heads, co
 }
 static void run_draft(void *arg)
 {
-    struct bench *b = arg;
+    struct kernel_bench *b = arg;
     int qh = b->p[1], kh = b->p[2];
     b->o->draft_attend(b->o, b->in[0], qh * D, b->in2[0], kh * D, b->in2[0], kh * D, &b->cache[0], &b->cache[1], qh, kh, D, b->p[4], b->seq[0],
                        b->p[0], b->out, qh * D);

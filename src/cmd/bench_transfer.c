@@ -20,11 +20,9 @@
 #include "base/log.h"
 #include "build_id.h"
 #include "cmd/bench_transfer.h"
-#include "pd/devices.h"
 #include "pd/wait.h"
 
 enum { WARMUP = 3, FILL = 1 << 20 };
-static const double give_up = 120; /* seconds without progress */
 
 static const struct shape shapes[] = {{"in order", 0, 1, PAGE_HEAD_MAJOR},
                                       {"contiguous", 0, 0, PAGE_HEAD_MAJOR},
@@ -34,7 +32,7 @@ enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
 
 /* ---- the model ------------------------------------------------------------------------------------------ */
 
-static void make_model(struct bench *b)
+static void make_model(struct transfer_bench *b)
 {
     const struct topology *t = &b->w.topo;
     int heads = b->shape->sliced ? t->n_decode : t->n_prefill, page = (int)(b->page_bytes / (DIM * ELEMENT));
@@ -75,19 +73,19 @@ static enum status packed_new(struct ops *o, struct buf *m, size_t bytes, const 
     return ST_OK;
 }
 
-static struct ops *case_ops(struct bench *b)
+static struct ops *case_ops(struct transfer_bench *b)
 {
     b->marked = (struct marked_ops){b->backend, &b->backend};
     if (b->packed && b->source) b->marked.ops.mem_new = packed_new;
     return &b->marked.ops;
 }
 
-static int fill_of(const struct bench *b, int source)
+static int fill_of(const struct transfer_bench *b, int source)
 {
     return 1 + source * 7 + b->packed;
 }
 
-static enum status fill_arena(struct bench *b)
+static enum status fill_arena(struct transfer_bench *b)
 {
     struct ops *o = &b->marked.ops;
     struct buf piece;
@@ -104,7 +102,7 @@ static enum status fill_arena(struct bench *b)
 /* ---- the runs, as memcpy sees them ------------------------------------------------------------------------- */
 
 struct listing {
-    struct bench *b;
+    struct transfer_bench *b;
     enum comp comp;
     int64_t slot0; /* of the destination, in the copy */
     int64_t room;
@@ -113,7 +111,7 @@ struct listing {
 static enum status list_run(void *ctx, const struct plan_run *r)
 {
     struct listing *x = ctx;
-    struct bench *b = x->b;
+    struct transfer_bench *b = x->b;
     struct plan_run *last = b->n_runs ? &b->run[b->n_runs - 1] : NULL;
     int draft = x->comp == COMP_DRAFT;
     b->bytes += r->bytes;
@@ -136,7 +134,7 @@ static enum status list_run(void *ctx, const struct plan_run *r)
 
 static enum status list_pair(struct listing *x, const struct pair_plan *p, const struct layout *dst)
 {
-    const struct bench *b = x->b;
+    const struct transfer_bench *b = x->b;
     const int32_t *page = state_pages(&b->s, b->slot);
     for (int paged = 1; paged >= 0; paged--) /* the order in which a source queues them */
         for (int k = 0; k < p->n; k++) {
@@ -149,7 +147,7 @@ static enum status list_pair(struct listing *x, const struct pair_plan *p, const
 }
 
 /* where memcpy and plain copies write, page-locked as the transfer's own memory is */
-static enum status copy_open(struct bench *b, int64_t bytes)
+static enum status copy_open(struct transfer_bench *b, int64_t bytes)
 {
     const char *why = NULL;
     TRY(buf_alloc(&b->copy, (size_t)bytes, "destination of memcpy"));
@@ -158,7 +156,7 @@ static enum status copy_open(struct bench *b, int64_t bytes)
     return st == ST_E_DEVICE ? ST_OK : st;
 }
 
-static enum status list_runs(struct bench *b)
+static enum status list_runs(struct transfer_bench *b)
 {
     const struct topology *t = &b->w.topo;
     struct listing x = {b, COMP_DRAFT, 0, 0};
@@ -183,7 +181,7 @@ static enum status list_runs(struct bench *b)
 
 /* ---- a case ------------------------------------------------------------------------------------------------ */
 
-static void case_close(struct bench *b)
+static void case_close(struct transfer_bench *b)
 {
     transfer_close(b->t);
     state_close(&b->s);
@@ -196,7 +194,7 @@ static void case_close(struct bench *b)
     b->n_runs = b->bytes = b->draft_bytes = b->draft_runs = 0;
 }
 
-static enum status case_open(struct bench *b)
+static enum status case_open(struct transfer_bench *b)
 {
     struct layout l;
     const struct topology *t = &b->w.topo;
@@ -223,21 +221,13 @@ static double cpu_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* all ranks, asleep rather than spinning: the legs of others are being timed */
-static enum status meet(struct bench *b)
-{
-    MPI_Request r;
-    TRY(mpi_check(MPI_Ibarrier(b->w.all, &r), "MPI_Ibarrier"));
-    return wait_all(&r, 1, NULL, NULL);
-}
-
 /* the sources start together */
-static enum status line_up(struct bench *b)
+static enum status line_up(struct transfer_bench *b)
 {
     return mpi_check(MPI_Barrier(b->w.tp), "MPI_Barrier");
 }
 
-static enum status copy_leg(struct bench *b, int rep)
+static enum status copy_leg(struct transfer_bench *b, int rep)
 {
     const char *from = b->host.p ? b->host.p : b->s.arena.p;
     char *to = b->copy.p;
@@ -249,7 +239,7 @@ static enum status copy_leg(struct bench *b, int rep)
     return ST_OK;
 }
 
-static enum status put_leg(struct bench *b, int rep)
+static enum status put_leg(struct transfer_bench *b, int rep)
 {
     int idle = 0;
     TRY(line_up(b));
@@ -261,7 +251,7 @@ static enum status put_leg(struct bench *b, int rep)
 }
 
 /* the runs of memcpy as moves no larger than those of the transfer, begun as fast as the backend takes them */
-static enum status pack_leg(struct bench *b, int rep)
+static enum status pack_leg(struct transfer_bench *b, int rep)
 {
     struct ops *o = &b->marked.ops;
     uint64_t ticket = 0;
@@ -285,7 +275,7 @@ static enum status pack_leg(struct bench *b, int rep)
 }
 
 /* as many bytes as the slot has for this rank, in one plain copy from or to page-locked memory */
-static void plain_leg(struct bench *b, int rep)
+static void plain_leg(struct transfer_bench *b, int rep)
 {
     struct ops *o = &b->backend;
     size_t bytes = b->copy.bytes < (size_t)b->s.layout.bytes ? b->copy.bytes : (size_t)b->s.layout.bytes;
@@ -296,7 +286,7 @@ static void plain_leg(struct bench *b, int rep)
     b->leg[b->source ? LEG_PLAIN_OUT : LEG_PLAIN_IN][rep] = (MPI_Wtime() - t) / (double)bytes;
 }
 
-static enum status source_rep(struct bench *b, uint32_t generation, int rep)
+static enum status source_rep(struct transfer_bench *b, uint32_t generation, int rep)
 {
     int tokens = b->n_pages * b->opt.plan.page;
     struct layout_aux aux = {.request = generation,
@@ -310,33 +300,33 @@ static enum status source_rep(struct bench *b, uint32_t generation, int rep)
     TRY(transfer_pages(b->t, 0, 0, b->n_pages));
     TRY(transfer_final(b->t, 0, &aux));
     b->leg[LEG_QUEUE][rep] = MPI_Wtime() - t;
-    TRY(meet(b)); /* granted */
+    TRY(bench_meet(&b->w)); /* granted */
     /* in turn, so that neither always finds the caches as the other left them */
     TRY(generation % 2 ? put_leg(b, rep) : copy_leg(b, rep));
     TRY(generation % 2 ? copy_leg(b, rep) : put_leg(b, rep));
     TRY(pack_leg(b, rep));
     TRY(line_up(b));
     plain_leg(b, rep);
-    TRY(meet(b)); /* arrived */
-    for (int d = 0; d < b->w.topo.n_decode; d += b->w.topo.n_prefill) TRY(meet(b));
-    return meet(b);
+    TRY(bench_meet(&b->w)); /* arrived */
+    for (int d = 0; d < b->w.topo.n_decode; d += b->w.topo.n_prefill) TRY(bench_meet(&b->w));
+    return bench_meet(&b->w);
 }
 
-static enum status dest_rep(struct bench *b, uint32_t generation, int rep)
+static enum status dest_rep(struct transfer_bench *b, uint32_t generation, int rep)
 {
     struct waiter wait = {0};
     struct layout_aux aux;
     int ready = 0, mine = b->w.role.tp_rank / b->w.topo.n_prefill;
     TRY(transfer_grant(b->t, 0, generation, (int)generation, b->n_pages));
-    TRY(meet(b));
+    TRY(bench_meet(&b->w));
     while (ready == 0) {
         TRY(transfer_ready(b->t, 0, &ready));
         if (ready == 0) TRY(wait_pause(&wait));
     }
     if (ready < 0) return ERR(ST_E_FAULT, "bench: a source failed");
-    TRY(meet(b));
+    TRY(bench_meet(&b->w));
     for (int d = 0; d < b->w.topo.n_decode; d += b->w.topo.n_prefill) {
-        TRY(meet(b));
+        TRY(bench_meet(&b->w));
         if (d / b->w.topo.n_prefill != mine) continue;
         plain_leg(b, rep); /* what it spoils is unpacked next */
         double t = MPI_Wtime();
@@ -344,11 +334,11 @@ static enum status dest_rep(struct bench *b, uint32_t generation, int rep)
         while (transfer_free_slots(b->t) == 0) TRY(transfer_progress(b->t));
         b->leg[LEG_UNPACK][rep] = MPI_Wtime() - t;
     }
-    return meet(b);
+    return bench_meet(&b->w);
 }
 
 /* what was timed did arrive: every byte of the draft pages is its source's */
-static enum status check_arrived(struct bench *b)
+static enum status check_arrived(struct transfer_bench *b)
 {
     struct ops *o = &b->backend;
     int source = b->w.role.tp_rank * b->w.topo.n_prefill / b->w.topo.n_decode, want = fill_of(b, source);
@@ -371,7 +361,7 @@ static enum status check_arrived(struct bench *b)
     return st;
 }
 
-static enum status run_case(struct bench *b)
+static enum status run_case(struct transfer_bench *b)
 {
     TRY(world_agree(&b->w, case_open(b)));
     TRY(transfer_open(&b->w, &b->c, &b->d, &b->opt, &b->s, &b->t));
@@ -390,7 +380,7 @@ static enum status run_case(struct bench *b)
 
 /* ---- the command ----------------------------------------------------------------------------------------------- */
 
-static enum status parse_sizes(struct bench *b)
+static enum status parse_sizes(struct transfer_bench *b)
 {
     const char *p = b->o.sizes;
     do {
@@ -408,7 +398,7 @@ static enum status parse_sizes(struct bench *b)
     return ST_OK;
 }
 
-static enum status make_topology(const struct bench *b, struct topology *t_p)
+static enum status make_topology(const struct transfer_bench *b, struct topology *t_p)
 {
     struct group p, d;
     TRY(group_parse(b->o.prefill, "--prefill", &p));
@@ -424,7 +414,7 @@ static enum status make_topology(const struct bench *b, struct topology *t_p)
     return ST_OK;
 }
 
-static enum status all_cases(struct bench *b)
+static enum status all_cases(struct transfer_bench *b)
 {
     int leader = b->w.rank == 0, n = 0;
     if (leader) bench_transfer_head(b);
@@ -446,8 +436,9 @@ static enum status all_cases(struct bench *b)
     return ST_OK;
 }
 
-static enum status body(struct bench *b)
+static enum status body(void *ctx)
 {
+    struct transfer_bench *b = ctx;
     struct topology t;
     TRY(parse_sizes(b));
     TRY(make_topology(b, &t));
@@ -457,33 +448,16 @@ static enum status body(struct bench *b)
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     if (b->w.rank == 0 && t.n_prefill > cores)
         log_warn("%d sources at once on %ld processors: their turns are measured too", t.n_prefill, cores);
-    TRY(world_agree(&b->w,
-                    b->o.device == DEVICE_CUDA
-                        ? ops_cuda_open(ACT_BF16, devices_choose(b->w.node_rank, ops_cuda_devices()), &b->backend)
-                        : ops_cpu_open(ACT_FP32, NULL, &b->backend)));
-    wait_limit(give_up, NULL, NULL);
+    TRY(bench_backend(&b->o, &b->w, &b->backend));
     return all_cases(b);
 }
 
 enum status bench_transfer(int argc, char **argv)
 {
-    struct bench *b = mem_alloc(1, sizeof *b, "bench");
-    int n, help;
+    struct transfer_bench *b = mem_alloc(1, sizeof *b, "bench");
     if (!b) return ST_E_NOMEM;
-    enum status st = options_parse(CMD_BENCH_TRANSFER, argc, argv, &b->o, NULL, 0, &n, &help);
-    if (st != ST_OK || help) {
-        mem_free(b);
-        return st;
-    }
-    st = world_start(NULL, NULL, &b->w);
-    if (st == ST_OK) {
-        st = body(b);
-        int code = err_exit_code(st);
-        if (code == 3 || st == ST_E_WATCHDOG) world_abort(&b->w, code); /* others may wait for this rank */
-    }
-    if (st == ST_OK) wait_limit(0, NULL, NULL);
-    if (b->backend.close) b->backend.close(&b->backend);
-    world_stop(&b->w);
+    enum status st = bench_under_mpi(CMD_BENCH_TRANSFER, argc, argv, &b->o, &b->w, body, b);
+    bench_end(&b->w, &b->backend);
     mem_free(b);
     return st;
 }

@@ -22,7 +22,7 @@ struct marked_ops { /* the backend under another mem_new */
     struct ops *inner;
 };
 
-struct bench {
+struct transfer_bench {
     struct options o;
     struct world w;
     struct ops backend;
@@ -47,7 +47,7 @@ struct bench {
 };
 
 /* bench_transfer_head - what is measured. bench_transfer_case - one line of the table, or one object of the JSON list. */
-void bench_transfer_head(const struct bench *b);
-void bench_transfer_case(const struct bench *b, int first);
+void bench_transfer_head(const struct transfer_bench *b);
+void bench_transfer_case(const struct transfer_bench *b, int first);
 
 #endif
