@@ -13,7 +13,9 @@
 #include "pd/links.h"
 #include "pd/wait.h"
 #include "plain_ops.h"
+#include "plan/scratch.h"
 #include "plan/split.h"
+#include "plan/work.h"
 
 /* What pdflash does with NCCL, over the stand-in (nccl_double.c): large sums with the bits of the other paths, ranks
  * that cannot join, break or stay away, and which groups may use it. The collectives themselves: mpi_coll.c; the
@@ -105,6 +107,71 @@ START_TEST(the_device_is_in_use_after_start_up_only)
     ck_assert(suite_all(buf_allocs() == before));
     o.mem_free(&o, &x);
     coll_close(c);
+    nccl_unload(n);
+}
+END_TEST
+
+/* ---- memory ---------------------------------------------------------------------------------------------------- */
+
+static int64_t held; /* bytes of the backend's memory */
+
+static enum status counting_new(struct ops *o, struct buf *b, size_t bytes, const char *what)
+{
+    TRY(plain_mem_new(o, b, bytes, what));
+    held += (int64_t)bytes;
+    return ST_OK;
+}
+
+static void counting_free(struct ops *o, struct buf *b)
+{
+    held -= (int64_t)b->bytes;
+    plain_mem_free(o, b);
+}
+
+/* sums of so many values by one way: what is held after start-up and the first sum is what the plan counts */
+static int takes(enum sums_via via, struct nccl *n, int64_t values, int64_t planned)
+{
+    struct ops o = plain_ops(via == SUMS_HOST ? PLACE_HOST : PLACE_DEVICE);
+    struct coll *c;
+    struct tp_comm t;
+    struct buf x;
+    o.mem_new = counting_new;
+    o.mem_free = counting_free;
+    held = 0;
+    enum status st = via == SUMS_NCCL ? coll_open_nccl(world.all, n, &o, values, &c, &t, why)
+                                      : coll_open(world.all, COLL_AUTO, values, &c, &t);
+    if (!suite_all(st == ST_OK)) return 0;
+    int ok = plain_mem_new(&o, &x, (size_t)values * sizeof(float), "x") == ST_OK;
+    ok = ok && t.sum(t.ctx, &o, x.p, values, 1, NULL, 1, values) == ST_OK && held == planned;
+    plain_mem_free(&o, &x);
+    coll_close(c);
+    return suite_all(ok && held == 0);
+}
+
+/* ranks of a group of k3-nano by every way, few rows and many; three ranks share it in no way, so only values do */
+START_TEST(sums_take_what_is_planned)
+{
+    static struct config c;
+    struct nccl *n = load();
+    enum sums_via via[8];
+    ck_assert(config_load("inputs/k3-nano", &c) == ST_OK);
+    for (int i = 0; i < 12; i++) {
+        int64_t values = i < 6 ? 5000 : 1 << 21, planned;
+        const struct group g = {1, world.size, i / 3 % 2 ? world.size : 0};
+        struct topology t;
+        struct rank_memory m;
+        for (int r = 0; r < 8; r++) via[r] = (enum sums_via)(i % 3);
+        struct plan_options o = {.page = 64, .max_tokens = 9000, .max_prompt = i < 6 ? 10 : 3000, .concurrency = 8,
+                                 .prefill_slots = 1, .staging_slots = 1, .chunk = 8192, .stripe = 1, .sums = via};
+        planned = scratch_sum_bytes(via[0], values, world.size);
+        if (world.size != 3) {
+            ck_assert(topology_make(&c, NULL, &g, &g, 1, &t) == ST_OK);
+            ck_assert(memory_rank(&c, NULL, &t, &o, world.rank, &m) == ST_OK);
+            values = scratch_sum_values(&c, &t.decode, work_rows(&t, &o, topology_role(&t, world.rank)).most);
+            planned = m.coll_bytes;
+        }
+        ck_assert_msg(takes(via[0], n, values, planned), "case %d: %lld bytes", i, (long long)planned);
+    }
     nccl_unload(n);
 }
 END_TEST
@@ -317,8 +384,12 @@ START_TEST(groups_whose_ranks_have_a_device_each_use_nccl)
         ok = links_open(&w, &o, LINKS_AUTO, &l) == ST_OK && !l.must && l.tp == (seats[i].tp_ok >> w.rank & 1) &&
              l.pp == (seats[i].pp_ok >> w.rank & 1);
         ck_assert_msg(suite_all(ok), "case %zu, auto", i);
+        for (int r = 0; r < w.size; r++) /* known of every rank, and a rank alone takes neither way */
+            ok = ok && (groups >> r & 1 ? l.sums[r] == (seats[i].tp_ok >> r & 1 ? SUMS_NCCL : SUMS_STAGED) : 1);
+        ck_assert_msg(suite_all(ok), "case %zu, ways", i);
         links_close(&l);
         ck_assert(suite_all(links_open(&w, &o, LINKS_HOST, &l) == ST_OK && !l.nccl && !l.tp && !l.pp));
+        ck_assert(l.sums[0] == SUMS_STAGED && l.sums[w.size - 1] == SUMS_STAGED);
         links_close(&l);
         world_stop(&w);
     }
@@ -339,7 +410,7 @@ START_TEST(without_a_library_or_a_device_it_is_the_host)
     links_close(&l);
     enum status st = links_open(&w, &o, LINKS_NCCL, &l);
     ck_assert(suite_all(st == ST_E_CONFIG && strstr(err_last(), "/nowhere/libnccl.so.2")));
-    ck_assert(suite_all(links_open(&w, &host, LINKS_AUTO, &l) == ST_OK && !l.nccl));
+    ck_assert(suite_all(links_open(&w, &host, LINKS_AUTO, &l) == ST_OK && !l.nccl && l.sums[w.rank] == SUMS_HOST));
     links_close(&l);
     st = links_open(&w, &host, LINKS_NCCL, &l);
     ck_assert(suite_all(st == ST_E_CONFIG && strstr(err_last(), "--device cpu")));
@@ -384,6 +455,15 @@ START_TEST(ranks_of_a_device_must_fit_into_it_together)
     ck_assert(devices_fit(&w, &d, &c, &draft, &plan) == ST_OK);
     seat[1].d.free = (size_t)m[1].device_bytes - 1;
     ck_assert(devices_fit(&w, &d, &c, &draft, &plan) == ST_E_CONFIG && strstr(err_last(), "its 1 ranks need"));
+    /* another way of the sums, for these few rows the smaller one */
+    enum sums_via staged[4] = {SUMS_STAGED, SUMS_STAGED, SUMS_STAGED, SUMS_STAGED};
+    int64_t more = m[1].coll_bytes;
+    plan.sums = staged;
+    ck_assert(memory_rank(&c, &draft, &w.topo, &plan, 1, &m[1]) == ST_OK && m[1].coll_bytes < more);
+    seat[1].d.free = (size_t)m[1].device_bytes;
+    ck_assert(devices_fit(&w, &d, &c, &draft, &plan) == ST_OK);
+    plan.sums = NULL;
+    ck_assert(devices_fit(&w, &d, &c, &draft, &plan) == ST_E_CONFIG);
     for (int r = 0; r < 4; r++) seat[r].d.total = seat[r].d.free = 0; /* host memory: nothing to check */
     ck_assert(devices_fit(&w, &d, &c, &draft, &plan) == ST_OK);
 }
@@ -405,6 +485,7 @@ void suite_fill(Suite *s)
     tcase_add_unchecked_fixture(tc, suite_world, suite_world_end);
     SUITE_TEST(tc, large_sums_have_the_bits_of_messages);
     SUITE_TEST(tc, the_device_is_in_use_after_start_up_only);
+    SUITE_TEST(tc, sums_take_what_is_planned);
     SUITE_TEST(tc, a_rank_that_cannot_join_is_known_to_all);
     SUITE_TEST(tc, a_rank_that_breaks_ends_the_others);
     SUITE_TEST(tc, the_watchdog_ends_a_sum);

@@ -306,6 +306,49 @@ START_TEST(memory_that_cannot_be_pinned_will_do)
 }
 END_TEST
 
+/* The ring is as large as the plan says, and there is none where state lies in host memory. It has what two slots
+ * could send, long prompts more than the least. */
+static void ring(struct bench *b)
+{
+    const struct plan_options *o = &b->opt.plan;
+    enum sums_via via[16];
+    struct rank_memory m;
+    int64_t sent = 0, have = transfer_pack_bytes(b->t);
+    for (int r = 0; r < 16; r++) via[r] = b->o.impl ? SUMS_STAGED : SUMS_HOST;
+    struct plan_options own = *o;
+    struct config c = b->c;
+    own.sums = via;
+    c.res_block = 1; /* what moves does not need it, activations do */
+    EXPECT(memory_rank(&c, &b->d, &b->w.topo, &own, b->rank, &m) == ST_OK && m.pack_bytes == have);
+    if (!b->prefill || !b->o.impl) {
+        EXPECT(have == 0);
+        return;
+    }
+    for (int d = 0; d < b->t->n_peers; d++)
+        for (int k = 0; k < COMP_N; k++)
+            sent += o->staging_slots * transfer_plan_bytes(&b->t->peer[d].plan, (enum comp)k, b->t->max_pages, NULL);
+    EXPECT(have >= sent && have % 4096 == 0 && (have - sent < 4096 || have == 64 << 10));
+    EXPECT(o->max_prompt == MAX_PROMPT || !sends(b) || have > 64 << 10);
+}
+
+START_TEST(the_ring_is_as_large_as_planned)
+{
+    struct topology topo = any_topology();
+    for (int k = 0; k < 3; k++) {
+        struct bench b;
+        struct transfer_options opt = options();
+        failures = 0;
+        if (k) opt.plan.max_prompt = opt.plan.max_tokens = LONG_PROMPT;
+        enum status st = bench_open(&b, &topo, &opt, k < 2 ? PLACE_DEVICE : PLACE_HOST);
+        EXPECT(st == ST_OK);
+        if (st == ST_OK) ring(&b);
+        int all = suite_all(failures == 0);
+        if (all) bench_close(&b);
+        ck_assert_msg(all, "case %d", k);
+    }
+}
+END_TEST
+
 void suite_fill(Suite *s)
 {
     TCase *tc = SUITE_CASE(s, "transfer late", 100);
@@ -315,6 +358,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, an_aborted_life_begins_while_the_last_is_read);
     SUITE_TEST(tc, a_lent_slot_is_not_given_away_while_others_read_it);
     SUITE_TEST(tc, memory_that_cannot_be_pinned_will_do);
+    SUITE_TEST(tc, the_ring_is_as_large_as_planned);
 }
 
 int main(int argc, char **argv)

@@ -401,8 +401,9 @@ START_TEST(pools_and_windows_of_a_rank)
         for (int k = 0; k < WEIGHT_N; k++) weights += m.weight[k];
         for (int k = 0; k < COMP_N; k++) state += m.state[k];
         ck_assert(weights == m.weight_bytes && state <= m.pool_bytes && state > m.pool_bytes - 4096);
-        ck_assert(m.data_bytes + m.word_bytes == m.window_bytes && m.device_bytes == m.weight_bytes + m.pool_bytes + m.work_bytes);
-        ck_assert_int_eq(m.bytes, m.device_bytes + m.window_bytes);
+        ck_assert(m.data_bytes + m.word_bytes == m.window_bytes);
+        ck_assert_int_eq(m.device_bytes, m.weight_bytes + m.pool_bytes + m.work_bytes + m.coll_bytes);
+        ck_assert_int_eq(m.bytes, m.device_bytes + m.window_bytes + m.pack_bytes);
     }
     s.o.concurrency = 1 << 30; /* pages overflow int */
     ck_assert_int_eq(memory_decode_layout(&s.c, &s.d, &s.t, &s.o, 0, &l), ST_E_CONFIG);
@@ -478,8 +479,9 @@ END_TEST
 /* the totals are those of the rows, in both forms */
 START_TEST(totals_are_those_of_the_ranks)
 {
-    enum { KINDS = 4 };
-    static const char *const kind[KINDS + 1] = {"weight_bytes", "pool_bytes", "work_bytes", "window_bytes", "bytes"};
+    enum { KINDS = 6 };
+    static const char *const kind[KINDS + 1] = {"weight_bytes", "pool_bytes", "work_bytes", "coll_bytes",
+                                                "window_bytes", "pack_bytes", "bytes"};
     for (int i = 0; i < 4; i++) {
         struct setup s = make(i % 2, 2, 2, 4, i / 2);
         json_t *o = printed(&s, 900), *rank = json_object_get(o, "memory");
@@ -493,7 +495,7 @@ START_TEST(totals_are_those_of_the_ranks)
                 if (v > most[k]) most[k] = v;
             }
         }
-        char *text, line[2][160];
+        char *text, line[2][200];
         size_t n;
         FILE *f = open_memstream(&text, &n);
         ck_assert_int_eq(plan_print_text(f, &s.c, &s.d, &s.t, &s.o, 900), ST_OK);
@@ -504,8 +506,10 @@ START_TEST(totals_are_those_of_the_ranks)
         }
         for (int k = 0; k < 2; k++) {
             const int64_t *v = k ? most : sum;
-            snprintf(line[k], sizeof line[k], "  %-31s %15lld %15lld %15lld %15lld %15lld\n", k ? "most of a rank" : "sum over ranks",
-                     (long long)v[0], (long long)v[1], (long long)v[2], (long long)v[3], (long long)v[4]);
+            int at = snprintf(line[k], sizeof line[k], "  %-31s", k ? "most of a rank" : "sum over ranks");
+            for (int c = 0; c <= KINDS; c++)
+                at += snprintf(line[k] + at, sizeof line[k] - (size_t)at, " %15lld", (long long)v[c]);
+            snprintf(line[k] + at, sizeof line[k] - (size_t)at, "\n");
             ck_assert_msg(strstr(text, line[k]) != NULL, "no line '%s'", line[k]);
         }
         free(text);

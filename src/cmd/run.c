@@ -246,6 +246,7 @@ static enum status prepare(struct job *j)
     TRY(world_agree(&j->w, spans_open(&j->spans)));
     setup_plan_options(&j->o, &j->s, j->max_prompt, j->n, &j->plan);
     if (j->o.dedupe) j->plan.share = (struct share){j->s.topo.n_decode, j->w.node_of};
+    j->plan.sums = j->links.sums;
     TRY(world_agree(&j->w, devices_fit(&j->w, &j->links.devices, &j->s.c, j->s.spec ? &j->s.d : NULL, &j->plan)));
     j->told = j->s;
     struct plan_options told = j->plan;

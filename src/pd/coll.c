@@ -8,7 +8,7 @@
 
 /* Up to this many gathered bytes everybody adds everything: one meeting instead of two, at the price of each rank
  * repeating the additions. Measured with 8 ranks on 2 cores, where a meeting costs eight context switches. */
-enum { GATHER_BYTES = 16 << 10, SLOT_MIN = 4096, HOST_SLOT = 1 << 20 };
+enum { GATHER_BYTES = 16 << 10, HOST_SLOT = 1 << 20 };
 
 static const char *const path_none = "self";
 
@@ -34,7 +34,7 @@ static enum status look_at(struct coll *c, struct ops *o)
     TRY(o->mem_new(o, &b, 64, "collectives"));
     int device = b.place == PLACE_DEVICE;
     o->mem_free(o, &b);
-    if (device) TRY(o->mem_new(o, &c->scratch, (size_t)c->size * c->slot_bytes, "gathered partials"));
+    if (device) TRY(o->mem_new(o, &c->scratch, c->scratch_bytes, "gathered partials"));
     c->seen = o;
     return ST_OK;
 }
@@ -172,9 +172,9 @@ static enum status open_all(MPI_Comm comm, enum coll_kind kind, size_t most_slot
     if (max_values < 0 || max_values > INT32_MAX / 4) /* counts of messages are int */
         return ERR(ST_E_INTERNAL, "collectives: %lld values per rank; 0 to %d are possible", (long long)max_values,
                    INT32_MAX / 4);
-    size_t slot = (size_t)max_values * sizeof(float);
-    if (slot > most_slot) slot = most_slot;
-    c->slot_bytes = slot < SLOT_MIN ? SLOT_MIN : slot;
+    c->slot_bytes = (size_t)scratch_slot_bytes(max_values);
+    if (c->slot_bytes > most_slot) c->slot_bytes = most_slot;
+    c->scratch_bytes = (size_t)scratch_sum_bytes(SUMS_STAGED, max_values, c->size);
     return c->size > 1 ? open_path(c, kind) : ST_OK;
 }
 

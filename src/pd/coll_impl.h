@@ -5,8 +5,9 @@
 #include "base/buf.h"
 #include "pd/coll.h"
 #include "pd/world.h"
+#include "plan/scratch.h"
 
-enum { COLL_SLICE = 16 }; /* elements: what slices are multiples of */
+enum { COLL_SLICE = SUM_SLICE };
 
 struct coll_shm;
 struct coll_mpi;
@@ -38,6 +39,7 @@ struct coll {
     struct coll_nccl *nccl; /* NULL: sums take `path` too */
     struct ops *seen;    /* backend whose memory was looked at */
     struct buf scratch;  /* device backends: the gathered partials in bmem; else empty */
+    size_t scratch_bytes; /* of it, where it is needed */
     double waited;       /* seconds */
     int64_t calls;
 };

@@ -8,11 +8,6 @@
  * an operation that waits for them, and each rank brings its columns of logits over its own bus. */
 #include "pd/coll_impl.h"
 
-enum {
-    FEW = 1 << 20,  /* gathered values up to which there is one exchange: 4 MiB, about 10 us over NVLink */
-    MORE_PARTS = 32 /* room for the rounding of slices of so many parts a rank; more go in smaller pieces */
-};
-
 struct coll_nccl {
     struct nccl_comm *comm;
     struct ops *o;
@@ -101,18 +96,20 @@ enum status coll_nccl_sum(struct coll *c, struct ops *o, float *x, int64_t part_
     most = most / rounding > 0 ? most / rounding * rounding : most / COLL_SLICE * COLL_SLICE;
     for (int64_t i = 0; i < n_all; i += most) {
         int64_t n = n_all - i < most ? n_all - i : most;
-        int few = c->size * n_parts * n <= (c->nccl->room < FEW ? c->nccl->room : FEW);
+        int few = c->size * n_parts * n <= (c->nccl->room < SUM_FEW ? c->nccl->room : SUM_FEW);
         TRY((few ? sum_few : sum_many)(c, o, x + i, part_stride, n_parts, order, n));
     }
     return ST_OK;
 }
 
-/* Connections are made, and memory of the library is taken, at the first call of each kind and size. */
+/* Connections are made, and memory of the library is taken, at the first call of each kind and size. What is summed
+ * here is given back before weights and state come, which is why the plan does not count it. */
 static enum status warm_up(struct coll *c, struct ops *o, int64_t max_values)
 {
     struct buf x;
-    int64_t size[] = {COLL_SLICE, FEW / c->size, max_values / COLL_SLICE / c->size * COLL_SLICE * c->size, max_values};
-    TRY(o->mem_new(o, &x, (size_t)(max_values > FEW ? max_values : FEW) * sizeof(float), "warming up"));
+    int64_t even = max_values / COLL_SLICE / c->size * COLL_SLICE * c->size;
+    int64_t size[] = {COLL_SLICE, SUM_FEW / c->size, even, max_values};
+    TRY(o->mem_new(o, &x, (size_t)(max_values > SUM_FEW ? max_values : SUM_FEW) * sizeof(float), "warming up"));
     enum status st = ST_OK;
     for (size_t i = 0; i < sizeof size / sizeof size[0] && st == ST_OK; i++)
         if (size[i] > 0) st = coll_nccl_sum(c, o, x.p, size[i], 1, NULL, size[i]);
@@ -129,9 +126,9 @@ enum status coll_nccl_open(struct coll *c, struct nccl *n, struct ops *o, int64_
     if (!m) return ST_E_NOMEM;
     m->o = o;
     TRY(nccl_join(n, c->comm, &m->comm, why));
-    m->room = max_values + (int64_t)COLL_SLICE * c->size * MORE_PARTS;
-    if (m->room < FEW) m->room = FEW;
-    int ok = o->mem_new(o, &m->all, (size_t)m->room * sizeof(float), "partials over NCCL") == ST_OK, all = 0;
+    int64_t bytes = scratch_sum_bytes(SUMS_NCCL, max_values, c->size);
+    m->room = bytes / (int64_t)sizeof(float);
+    int ok = o->mem_new(o, &m->all, (size_t)bytes, "partials over NCCL") == ST_OK, all = 0;
     TRY(mpi_check(MPI_Allreduce(&ok, &all, 1, MPI_INT, MPI_LAND, c->comm), "MPI_Allreduce"));
     return all ? warm_up(c, o, max_values) : ST_E_NOMEM;
 }

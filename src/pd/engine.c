@@ -6,32 +6,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
-
-static int imax(int a, int b)
-{
-    return a > b ? a : b;
-}
-
-/* Rows of the largest batch this rank ever runs, and whether it prefills at all. */
-static void row_limits(const struct world *w, const struct run_config *r, int *rows_p, int *chunk_p, int *decode_p)
-{
-    const struct plan_options *p = &r->transfer.plan;
-    int prefills = w->topo.single || w->role.role == ROLE_PREFILL;
-    int decodes = w->role.role == ROLE_DECODE;
-    int chunk = p->chunk < p->max_prompt ? p->chunk : p->max_prompt;
-    int seqs = p->concurrency < r->prompts.n ? p->concurrency : imax(r->prompts.n, 1);
-    *chunk_p = prefills ? imax(chunk, 1) : 0;
-    *decode_p = decodes ? seqs * r->block : 0;
-    *rows_p = imax(*chunk_p, *decode_p);
-}
-
-/* floats of the largest set of partials this rank contributes to one sum: without EP the routed latent and the shared
- * expert travel together, with EP a rank sends one routed partial per block group */
-static int64_t sum_values(const struct config *c, const struct group *g, int rows)
-{
-    int64_t routed = g->ep > 1 ? (int64_t)split_block_groups(c) / (g->tp / g->ep) * c->latent : c->latent + c->hidden;
-    return (int64_t)rows * (c->hidden > routed ? c->hidden : routed);
-}
+#include "plan/scratch.h"
+#include "plan/work.h"
 
 static enum status open_draft(struct world *w, const struct run_config *r, int rows, int seqs, struct engine *e)
 {
@@ -95,9 +71,10 @@ enum status engine_open(struct world *w, const struct run_config *r, struct engi
     memset(e, 0, sizeof *e);
     int decode = w->role.role == ROLE_DECODE;
     const struct group *g = decode ? &w->topo.decode : &w->topo.prefill;
-    int rows, decode_rows, pp = decode ? 1 : g->pp;
-    row_limits(w, r, &rows, &e->chunk_rows, &decode_rows);
-    TRY(open_coll(w, r, sum_values(r->c, g, rows), e));
+    struct work_rows x = work_rows(&w->topo, &r->transfer.plan, w->role);
+    int rows = (int)x.most, decode_rows = (int)x.decode, pp = decode ? 1 : g->pp;
+    e->chunk_rows = (int)x.chunk;
+    TRY(open_coll(w, r, scratch_sum_values(r->c, g, rows), e));
     struct target_spec s = {.layers = split_stage(r->c->n_layers, pp, w->role.stage),
                             .tp = g->tp,
                             .tp_rank = w->role.tp_rank,

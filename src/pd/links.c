@@ -93,6 +93,12 @@ static enum status load(struct world *w, struct nccl **n_p, char why[NCCL_WHY])
     return mpi_check(MPI_Bcast(why, NCCL_WHY, MPI_CHAR, lowest, w->all), "MPI_Bcast");
 }
 
+static void note_nccl(struct links *l, const struct part *p)
+{
+    for (int r = p->first; r < p->first + p->step * p->count; r += p->step)
+        if (l->sums[r] == SUMS_STAGED) l->sums[r] = SUMS_NCCL; /* without a device it stays the host's memory */
+}
+
 static enum status apart(const struct world *w, const struct devices *d, struct links *l)
 {
     struct part p;
@@ -102,6 +108,7 @@ static enum status apart(const struct world *w, const struct devices *d, struct 
         shared += bad;
         if (bad && !l->must && !(said & kind)) say_shared(w, d, &p);
         said |= bad ? kind : 0;
+        if (!p.column && !bad) note_nccl(l, &p);
         if (!is_mine(w, &p) || bad || p.count == 1) continue;
         if (p.column) l->pp = 1;
         else l->tp = 1;
@@ -111,6 +118,15 @@ static enum status apart(const struct world *w, const struct devices *d, struct 
                    "--comm nccl needs a GPU for every rank of a group; pairs of ranks above that share one: %d; use "
                    "--comm auto or mpi, fewer ranks or more GPUs",
                    shared);
+    return ST_OK;
+}
+
+/* every group through the host, until it is known that it can do better */
+static enum status sums_open(const struct world *w, int device, struct links *l)
+{
+    l->sums = mem_alloc((size_t)w->size, sizeof *l->sums, "ways of the sums");
+    if (!l->sums) return ST_E_NOMEM;
+    for (int r = 0; r < w->size; r++) l->sums[r] = device ? SUMS_STAGED : SUMS_HOST;
     return ST_OK;
 }
 
@@ -128,6 +144,7 @@ enum status links_open(struct world *w, struct ops *o, enum links_want want, str
     else if (l.must && !l.nccl) st = ERR(ST_E_CONFIG, "--comm nccl: %s", why);
     else if (*why && !l.nccl)
         announce(w, "sums and hand-off go through MPI and host memory, because NCCL cannot be used: ", why);
+    if (st == ST_OK) st = world_agree(w, sums_open(w, device, &l));
     if (st == ST_OK) st = devices_gather(w, o, l.nccl, &l.devices);
     if (st == ST_OK && l.nccl) st = apart(w, &l.devices, &l);
     if (st != ST_OK) {
@@ -149,5 +166,6 @@ void links_close(struct links *l)
 {
     nccl_unload(l->nccl);
     devices_free(&l->devices);
+    mem_free(l->sums);
     memset(l, 0, sizeof *l);
 }

@@ -14,6 +14,7 @@ struct links {
     struct devices devices;
     struct nccl *nccl; /* NULL: not used */
     int tp, pp;        /* this rank's TP group, its column of the pipeline: 1 over NCCL; the same on all their ranks */
+    enum sums_via *sums; /* [ranks] how the TP group of each rank adds up, for the plan */
     int must;          /* asked for by name: no other path instead */
 };
 

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "pd/transfer_impl.h"
 #include "pd/wait.h"
+#include "plan/scratch.h"
 
 static const struct transport *const transports[] = {
     [TRANSPORT_RMA] = &transfer_rma, [TRANSPORT_SENDRECV] = &transfer_sendrecv};

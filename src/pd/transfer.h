@@ -56,6 +56,8 @@ enum status transfer_progress(struct transfer *t);
 /* transfer_record - the sources' packs and puts go to m from now on (NULL: nowhere). */
 void transfer_record(struct transfer *t, struct moves *m);
 int64_t transfer_window_bytes(const struct transfer *t);
+/* transfer_pack_bytes - host memory of the ring of packed state; 0: nothing is packed here. */
+int64_t transfer_pack_bytes(const struct transfer *t);
 /* transfer_osc - the osc component as far as it can be known: what mpirun was told ("sm", ...), else "default"; "none"
  * with a transport that has no windows. */
 const char *transfer_osc(enum transport_kind transport);

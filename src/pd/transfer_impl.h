@@ -9,7 +9,7 @@
 
 #include "pd/transfer.h"
 
-enum { PIECE_BYTES = 64 << 20, PACK_BYTES = 8 << 20, PACK_MOVES = 4, MOST_PUTS = 256 };
+enum { PIECE_BYTES = 64 << 20, MOST_PUTS = 256 };
 enum { LINE = sizeof(struct word_line), NAN_FILL = 0x7FC1 }; /* as BF16, and twice as FP32, a NaN no arithmetic makes */
 
 struct transfer;

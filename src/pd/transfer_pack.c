@@ -9,8 +9,9 @@
 #include "base/buf.h"
 #include "base/log.h"
 #include "pd/transfer_impl.h"
+#include "plan/scratch.h"
 
-enum { PIECES = 4096, PIECE_MOST = 1 << 20, ALIGN = 16, LEAST_BYTES = 64 << 10 };
+enum { PIECES = 4096, PIECE_MOST = 1 << 20, ALIGN = 16 };
 enum { TURN_BYTES = 8 << 20 }; /* put in one turn: the computation waits for the processor meanwhile */
 
 enum stage { IN_PACK, PUT, FREE };
@@ -37,16 +38,6 @@ struct packing {
     uint64_t recorded;     /* the last ticket whose times are */
 };
 
-/* every byte that all slots could send, up to a few packs */
-static int64_t ring_bytes(const struct transfer *t)
-{
-    int64_t all = 0, most = (int64_t)PACK_MOVES * PACK_BYTES;
-    for (int d = 0; d < t->n_peers && all < most; d++)
-        for (int c = 0; c < COMP_N; c++) all += transfer_plan_bytes(&t->peer[d].plan, (enum comp)c, t->max_pages, NULL);
-    all = all < most / t->n_slots ? all * t->n_slots : most;
-    return all < LEAST_BYTES ? LEAST_BYTES : (all + 4095) / 4096 * 4096;
-}
-
 static int64_t item_bytes(const struct layout *l)
 {
     int64_t n = 0;
@@ -58,9 +49,12 @@ enum status transfer_pack_open(struct transfer *t)
 {
     if (t->source->arena.place != PLACE_DEVICE) return ST_OK;
     struct packing *p = t->packing = mem_alloc(1, sizeof *p, "packing");
+    const struct rank_role *r = &t->w->role;
     const char *why = NULL;
+    int64_t bytes;
     if (!p) return ST_E_NOMEM;
-    TRY(buf_alloc(&p->mem, (size_t)ring_bytes(t), "packed state"));
+    TRY(scratch_pack_bytes(t->c, t->d, &t->w->topo, &t->opt.plan, r->stage, r->tp_rank, &bytes));
+    TRY(buf_alloc(&p->mem, (size_t)bytes, "packed state"));
     if (t->opt.verify) TRY(buf_alloc(&p->look, (size_t)item_bytes(&t->source->layout), "copy of a run"));
     p->piece = mem_alloc(PIECES, sizeof *p->piece, "packed pieces");
     p->run = mem_alloc(OPS_MOVE_RUNS, sizeof *p->run, "runs of a pack");
@@ -82,6 +76,11 @@ void transfer_pack_close(struct transfer *t)
     mem_free(p->run);
     mem_free(p);
     t->packing = NULL;
+}
+
+int64_t transfer_pack_bytes(const struct transfer *t)
+{
+    return t->packing ? (int64_t)t->packing->mem.bytes : 0;
 }
 
 /* ---- into the ring ------------------------------------------------------------------------------------------- */

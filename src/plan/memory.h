@@ -1,13 +1,19 @@
-/* memory - bytes per rank: weights, state pools, activations, windows; and whether they fit. Pure arithmetic. Local.
+/* memory - bytes per rank: weights, state pools, activations, collectives, windows, packing; and whether they fit.
+ * Pure arithmetic. Local.
  *
- * With a GPU, weights, state and activations lie on the device of the rank and the windows in host memory; on the CPU
- * all of it is host memory. Sums stay right up to 2^63-1 bytes over all ranks; more is refused. */
+ * With a GPU, weights, state, activations and the scratch of collectives lie on the device of the rank, the windows
+ * and the ring of packed state in host memory. On the CPU all of it is host memory, without such scratch and ring.
+ * Sums stay right up to 2^63-1 bytes over all ranks; more is refused. */
 #ifndef PDFLASH_PLAN_MEMORY_H
 #define PDFLASH_PLAN_MEMORY_H
 
 #include "plan/share.h"
 #include "plan/topology.h"
 #include "plan/transfer_plan.h"
+
+/* where a rank's group adds up: on a device each, over NCCL; on a device, brought there through MPI and host memory;
+ * in host memory, without a device */
+enum sums_via { SUMS_NCCL, SUMS_STAGED, SUMS_HOST };
 
 struct plan_options { /* what besides topology determines sizes */
     int page;               /* tokens per page */
@@ -23,6 +29,7 @@ struct plan_options { /* what besides topology determines sizes */
     int block;              /* verify rows of a request; 0 counts as 1 */
     int64_t device_bytes;   /* memory of a rank's device, bytes; 0: not given. No size depends on it */
     struct share share;     /* decode ranks that receive for their node; n 0: none */
+    const enum sums_via *sums; /* [ranks], the caller's, outlives the plan; NULL: every rank has a device for itself */
 };
 
 /* kinds of weights: routed experts; router, its bias and the latent projections (whole on every rank); KDA or MLA with
@@ -39,9 +46,11 @@ struct rank_memory { /* bytes */
     int64_t pool_bytes;       /* state arena: a whole number of 4 KiB */
     int64_t state[COMP_N];    /* the same by component, without the arena's last padding */
     int64_t work_bytes;       /* activations, see work.h */
+    int64_t coll_bytes;       /* collectives: scratch of sums on the device, see scratch.h */
     int64_t window_bytes;     /* data + word + credit windows */
     int64_t data_bytes, word_bytes; /* the same: staging slots; words and credits */
-    int64_t device_bytes;     /* weights + state + activations */
+    int64_t pack_bytes;       /* ring of packed state in host memory, see scratch.h */
+    int64_t device_bytes;     /* weights + state + activations + collectives */
     int64_t bytes;            /* all */
 };
 

@@ -10,12 +10,21 @@ static const char *comma(int *first)
     return c;
 }
 
-static void json_total(FILE *f, const char *name, const struct rank_memory *m)
+static void json_sizes(FILE *f, const struct rank_memory *m)
 {
     fprintf(f,
-            ",\n\"%s\": {\"weight_bytes\": %" PRId64 ", \"pool_bytes\": %" PRId64 ", \"work_bytes\": %" PRId64
-            ", \"window_bytes\": %" PRId64 ", \"device_bytes\": %" PRId64 ", \"bytes\": %" PRId64 "}",
-            name, m->weight_bytes, m->pool_bytes, m->work_bytes, m->window_bytes, m->device_bytes, m->bytes);
+            "\"weight_bytes\": %" PRId64 ", \"pool_bytes\": %" PRId64 ", \"work_bytes\": %" PRId64
+            ", \"coll_bytes\": %" PRId64 ", \"window_bytes\": %" PRId64 ", \"pack_bytes\": %" PRId64
+            ", \"device_bytes\": %" PRId64 ", \"bytes\": %" PRId64,
+            m->weight_bytes, m->pool_bytes, m->work_bytes, m->coll_bytes, m->window_bytes, m->pack_bytes,
+            m->device_bytes, m->bytes);
+}
+
+static void json_total(FILE *f, const char *name, const struct rank_memory *m)
+{
+    fprintf(f, ",\n\"%s\": {", name);
+    json_sizes(f, m);
+    fputc('}', f);
 }
 
 static void json_parts(FILE *f, const char *name, const char *const *part, const int64_t *v, int n)
@@ -39,11 +48,8 @@ static void json_ranks(FILE *f, const struct survey *s)
     fprintf(f, "],\n\"memory\": [");
     for (int r = 0; r < s->t->n_ranks; r++) {
         const struct rank_memory *m = &s->mem[r];
-        fprintf(f,
-                "%s{\"rank\": %d, \"weight_bytes\": %" PRId64 ", \"pool_bytes\": %" PRId64 ", \"work_bytes\": %" PRId64
-                ", \"window_bytes\": %" PRId64 ", \"device_bytes\": %" PRId64 ", \"bytes\": %" PRId64,
-                comma(&first), r, m->weight_bytes, m->pool_bytes, m->work_bytes, m->window_bytes, m->device_bytes,
-                m->bytes);
+        fprintf(f, "%s{\"rank\": %d, ", comma(&first), r);
+        json_sizes(f, m);
         json_parts(f, "weights", weight_name, m->weight, WEIGHT_N);
         json_parts(f, "state", comp_name, m->state, COMP_DRAFT + 1);
         fprintf(f, ", \"windows\": {\"data\": %" PRId64 ", \"words\": %" PRId64 "}}", m->data_bytes, m->word_bytes);

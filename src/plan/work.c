@@ -89,13 +89,23 @@ static int64_t draft(const struct draft_config *d, int tp, int context, int bloc
     return n;
 }
 
+struct work_rows work_rows(const struct topology *t, const struct plan_options *o, struct rank_role r)
+{
+    struct work_rows x = {0};
+    if (t->single || r.role == ROLE_PREFILL)
+        x.chunk = o->chunk < o->max_prompt && o->chunk > 0 ? o->chunk : o->max_prompt;
+    if (r.role == ROLE_DECODE) x.decode = (int64_t)o->concurrency * (o->block > 1 ? o->block : 1);
+    x.most = x.chunk > x.decode ? x.chunk : x.decode;
+    return x;
+}
+
 int64_t work_bytes(const struct config *c, const struct draft_config *d, const struct topology *t,
                    const struct plan_options *o, struct rank_role r)
 {
     int prefills = t->single || r.role == ROLE_PREFILL, decodes = r.role == ROLE_DECODE;
     const struct group *g = decodes ? &t->decode : &t->prefill;
-    int64_t chunk = prefills ? (o->chunk < o->max_prompt && o->chunk > 0 ? o->chunk : o->max_prompt) : 0;
-    int64_t decode = decodes ? (int64_t)o->concurrency * (o->block > 1 ? o->block : 1) : 0, rows = most(chunk, decode);
+    struct work_rows x = work_rows(t, o, r);
+    int64_t chunk = x.chunk, decode = x.decode, rows = x.most;
     int last = decodes || r.last_stage;
     struct range layers = split_stage(c->n_layers, decodes ? 1 : g->pp, r.stage);
     int64_t n = target(c, g, layers, last, rows, decode ? decode : 1, d ? decode : 0);

@@ -6,11 +6,17 @@
  *   (prefix, draft accumulator and the whole bank: two in prefill: one is computed while the other is on its way);
  *   decode: what KDA keeps of a verify batch to replay the accepted rows, and the taps of a round;
  *   the draft's rows.
- * Not in it: what a backend takes for itself (prepare in ops.h, library workspaces) and buffers of MPI. */
+ * Not in it: scratch of collectives (scratch.h), what a backend takes for itself (prepare in ops.h, library workspaces)
+ * and buffers of MPI. */
 #ifndef PDFLASH_PLAN_WORK_H
 #define PDFLASH_PLAN_WORK_H
 
 #include "plan/memory.h"
+
+/* work_rows - rows of the rank's batches: of a chunk (0: it does not prefill), of a verify batch (0: it does not
+ * decode), and of the larger. */
+struct work_rows { int64_t chunk, decode, most; };
+struct work_rows work_rows(const struct topology *t, const struct plan_options *o, struct rank_role r);
 
 int64_t work_bytes(const struct config *c, const struct draft_config *d, const struct topology *t,
                    const struct plan_options *o, struct rank_role r);

@@ -1,0 +1,29 @@
+/* scratch - what a rank with a device takes beside weights, state and activations: room for the sums of its group, on
+ * the device, and for packing what it sends, in host memory. Pure arithmetic. Local.
+ *
+ * The plan counts with these functions and pd/coll*.c and pd/transfer_pack.c allocate with them. */
+#ifndef PDFLASH_PLAN_SCRATCH_H
+#define PDFLASH_PLAN_SCRATCH_H
+
+#include "plan/memory.h"
+
+enum {
+    SUM_SLICE = 16,       /* elements: what the slices of a sum are multiples of */
+    SUM_FEW = 1 << 20,    /* gathered values up to which NCCL makes one exchange: 4 MiB, about 10 us over NVLink */
+    PACK_BYTES = 8 << 20, /* most bytes of a pack */
+    PACK_MOVES = 4        /* packs that the ring holds */
+};
+
+/* scratch_sum_values - floats of the largest set of partials that a rank contributes to one sum of that many rows. */
+int64_t scratch_sum_values(const struct config *c, const struct group *g, int64_t rows);
+/* scratch_slot_bytes - a rank's piece of an exchange through the host. scratch_sum_bytes - device memory of the sums of
+ * a group of `size` ranks; 0 for a rank alone or without a device. SUM_MAX where the size cannot be said. */
+int64_t scratch_slot_bytes(int64_t max_values);
+int64_t scratch_sum_bytes(enum sums_via via, int64_t max_values, int size);
+
+/* scratch_pack_bytes - the ring of a prefill rank whose state is on a device: every byte that all slots could send, up
+ * to a few packs. As transfer_plan_pair and the layouts of memory.h. */
+enum status scratch_pack_bytes(const struct config *c, const struct draft_config *d, const struct topology *t,
+                               const struct plan_options *o, int stage, int tp_rank, int64_t *bytes_p);
+
+#endif
