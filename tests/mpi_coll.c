@@ -122,6 +122,20 @@ START_TEST(sum_has_the_bits_of_the_tree)
 }
 END_TEST
 
+/* room for partials of any size, such as Kimi-K3's of 8192 rows, is that of a piece; a longer sum takes several */
+START_TEST(any_largest_sum_can_be_asked_for)
+{
+    for (size_t k = 0; k < VIA_NCCL && world.size == 2; k++) { /* NCCL's pieces: mpi_nccl.c */
+        struct coll *c;
+        struct tp_comm t;
+        struct ops o = plain_ops(PLACE_DEVICE);
+        ck_assert(suite_all(open_coll(world.all, k, (int64_t)8192 * 32 * 3584, &o, &c, &t) == ST_OK));
+        ck_assert(suite_all(sum_agrees(&t, &o, 2, NULL, 1, 2200000, 0))); /* 17.6 MB, of which 16.8 go at once */
+        coll_close(c);
+    }
+}
+END_TEST
+
 START_TEST(order_of_adding_matters_for_these_values)
 {
     int flat_differs = 0, order_differs = 0, order[16];
@@ -440,6 +454,7 @@ void suite_fill(Suite *s)
     TCase *tc = SUITE_CASE(s, "coll", 100);
     tcase_add_unchecked_fixture(tc, suite_world, suite_world_end);
     SUITE_TEST(tc, sum_has_the_bits_of_the_tree);
+    SUITE_TEST(tc, any_largest_sum_can_be_asked_for);
     SUITE_TEST(tc, order_of_adding_matters_for_these_values);
     SUITE_TEST(tc, sum_does_not_depend_on_the_number_of_ranks);
     SUITE_TEST(tc, columns_are_gathered_side_by_side);

@@ -100,9 +100,9 @@ static const struct figure { const char *path; double want; } exact[] = {
     {"bytes.kda.wire_per_request", 434110464},      {"bytes.conv.wire_per_request", 15261696},
     {"bytes.conv.runs_per_request", 32 * 69 * 9},   {"bytes.kda.copies", 69},
     {"bytes.words.words", 26},                      {"bytes.words.sources", 8},
-    /* beside weights, state and activations: partials of a chunk (32 block groups) and of 8 blocks (4), which NCCL
-     * gathers by slices; the ring of packed state, at its largest */
-    {"memory.0.coll_bytes", 4.0 * (8192 * 32 * 3584 + 16 * 4 * 32)},
+    /* beside weights, state and activations: partials of a chunk (32 block groups, in pieces) and of 8 blocks (4), which
+     * NCCL gathers by slices; the ring of packed state, at its largest */
+    {"memory.0.coll_bytes", 4.0 * ((64 << 20) + 16 * 4 * 32)},
     {"memory.63.coll_bytes", 4.0 * (128 * 4 * 3584 + 16 * 32 * 32)},
     {"memory.0.pack_bytes", 32 << 20},              {"memory.63.pack_bytes", 0},
     /* one routed expert; operations that a token of context costs */
@@ -352,9 +352,9 @@ static const struct refusal {
      "52 of 64 ranks do not fit; take a shorter --chunk or --max-prompt, less --concurrency, or more ranks"},
     {SEED "--gpu-memory 58 --chunk 2048", ST_E_CONFIG, "rank 32 (decode"},
     {SEED "--gpu-memory 58 --chunk 2048 --concurrency 4", ST_OK, NULL},
-    {SEED "--gpu-memory 62 --max-prompt 65536 --concurrency 1", ST_E_CONFIG,
-     " + activations 9945907200 + collectives 3758104576 = 66845794560 bytes"},
-    {SEED "--gpu-memory 63 --max-prompt 65536 --concurrency 1", ST_OK, NULL},
+    {SEED "--gpu-memory 59 --max-prompt 65536 --concurrency 1", ST_E_CONFIG,
+     " + activations 9945907200 + collectives 268443648 = 63356133632 bytes"},
+    {SEED "--gpu-memory 60 --max-prompt 65536 --concurrency 1", ST_OK, NULL},
     {SEED "--gpu-memory 72 --max-prompt 131072 --concurrency 1 --chunk 1024", ST_OK, NULL},
     {"--decode tp=4,ep=4 --prefill pp=8,tp=4,ep=4 --gpu-memory 141", ST_E_CONFIG,
      "4 of 36 ranks do not fit; the weights alone do not fit: more ranks are needed (--decode tp=)"},

@@ -42,7 +42,7 @@ START_TEST(by_way_of_the_sums)
 {
     const int64_t row = 3584 + 7168; /* routed latent and shared expert travel together */
     static const enum sums_via way[3] = {SUMS_NCCL, SUMS_STAGED, SUMS_HOST};
-    const int64_t prefill[3] = {4 * (8192 * row + 4 * 32 * 16), 4 * 4 * 8192 * row, 0};
+    const int64_t prefill[3] = {4 * ((64 << 20) + 4 * 32 * 16), 4 * (16 << 20), 0};
     const int64_t decode[3] = {4 << 20, 32 * 4 * 4 * row, 0}, ring[3] = {32 << 20, 32 << 20, 0};
     enum sums_via via[64];
     static struct setup s;
@@ -87,8 +87,12 @@ START_TEST(least_and_most)
 {
     ck_assert(scratch_sum_bytes(SUMS_STAGED, 1, 2) == 2 * 4096 && scratch_sum_bytes(SUMS_NCCL, 0, 2) == 4 << 20);
     ck_assert(scratch_sum_bytes(SUMS_STAGED, 4096, 1) == 0 && scratch_sum_bytes(SUMS_NCCL, 4096, 1) == 0);
-    ck_assert_int_eq(scratch_sum_bytes(SUMS_STAGED, SUM_MAX / 8, 4), SUM_MAX);
-    ck_assert_int_eq(scratch_sum_bytes(SUMS_NCCL, SUM_MAX, 2), SUM_MAX);
+    const int64_t most[] = {64 << 20, (64 << 20) + 1, INT64_C(939524096), SUM_MAX}; /* values; all but the first in pieces */
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(scratch_slot_bytes(most[i]), 16 << 20);
+        ck_assert_int_eq(scratch_sum_bytes(SUMS_STAGED, most[i], 4), 4 * (16 << 20));
+        ck_assert_int_eq(scratch_sum_bytes(SUMS_NCCL, most[i], 4), (256 << 20) + 4 * 4 * 16 * 32);
+    }
     static struct setup s;
     make("inputs/k3-nano", "inputs/k3-nano-dflash", (struct group){2, 1, 0}, (struct group){1, 1, 0}, 0, &s);
     s.o.block = 16;

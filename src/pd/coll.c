@@ -169,9 +169,7 @@ static enum status open_all(MPI_Comm comm, enum coll_kind kind, size_t most_slot
     TRY(mpi_check(MPI_Comm_set_name(c->comm, "pdflash coll"), "MPI_Comm_set_name"));
     MPI_Comm_rank(c->comm, &c->rank);
     MPI_Comm_size(c->comm, &c->size);
-    if (max_values < 0 || max_values > INT32_MAX / 4) /* counts of messages are int */
-        return ERR(ST_E_INTERNAL, "collectives: %lld values per rank; 0 to %d are possible", (long long)max_values,
-                   INT32_MAX / 4);
+    if (max_values < 0) return ERR(ST_E_INTERNAL, "collectives: %lld values per rank", (long long)max_values);
     c->slot_bytes = (size_t)scratch_slot_bytes(max_values);
     if (c->slot_bytes > most_slot) c->slot_bytes = most_slot;
     c->scratch_bytes = (size_t)scratch_sum_bytes(SUMS_STAGED, max_values, c->size);

@@ -107,6 +107,7 @@ enum status coll_nccl_sum(struct coll *c, struct ops *o, float *x, int64_t part_
 static enum status warm_up(struct coll *c, struct ops *o, int64_t max_values)
 {
     struct buf x;
+    if (max_values > SUM_MOST) max_values = SUM_MOST; /* more are pieces of this size */
     int64_t even = max_values / COLL_SLICE / c->size * COLL_SLICE * c->size;
     int64_t size[] = {COLL_SLICE, SUM_FEW / c->size, even, max_values};
     TRY(o->mem_new(o, &x, (size_t)(max_values > SUM_FEW ? max_values : SUM_FEW) * sizeof(float), "warming up"));

@@ -24,7 +24,7 @@ int64_t scratch_sum_values(const struct config *c, const struct group *g, int64_
 int64_t scratch_slot_bytes(int64_t max_values)
 {
     int64_t bytes = sum_times(max_values, FP32);
-    return bytes < SLOT_LEAST ? SLOT_LEAST : bytes;
+    return bytes < SLOT_LEAST ? SLOT_LEAST : bytes > SLOT_MOST ? SLOT_MOST : bytes;
 }
 
 /* through the host the partials of all ranks are gathered whole; NCCL brings each rank its slice of them */
@@ -32,8 +32,8 @@ int64_t scratch_sum_bytes(enum sums_via via, int64_t max_values, int size)
 {
     if (via == SUMS_HOST || size < 2) return 0;
     if (via == SUMS_STAGED) return sum_times(size, scratch_slot_bytes(max_values));
-    int64_t values = sum_plus(max_values, (int64_t)SUM_SLICE * size * MORE_PARTS);
-    return sum_times(values < SUM_FEW ? SUM_FEW : values, FP32);
+    int64_t values = (max_values < SUM_MOST ? max_values : SUM_MOST) + (int64_t)SUM_SLICE * size * MORE_PARTS;
+    return (values < SUM_FEW ? SUM_FEW : values) * FP32;
 }
 
 /* ---- packing -------------------------------------------------------------------------------------------------- */

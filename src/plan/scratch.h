@@ -10,6 +10,8 @@
 enum {
     SUM_SLICE = 16,       /* elements: what the slices of a sum are multiples of */
     SUM_FEW = 1 << 20,    /* gathered values up to which NCCL makes one exchange: 4 MiB, about 10 us over NVLink */
+    SUM_MOST = 64 << 20,  /* values of a rank in one piece of a sum over NCCL: 256 MiB, about 0.6 ms over NVLink */
+    SLOT_MOST = 16 << 20, /* bytes of a rank in one piece through the host: copying takes a hundred times a meeting */
     PACK_BYTES = 8 << 20, /* most bytes of a pack */
     PACK_MOVES = 4        /* packs that the ring holds */
 };
@@ -17,7 +19,8 @@ enum {
 /* scratch_sum_values - floats of the largest set of partials that a rank contributes to one sum of that many rows. */
 int64_t scratch_sum_values(const struct config *c, const struct group *g, int64_t rows);
 /* scratch_slot_bytes - a rank's piece of an exchange through the host. scratch_sum_bytes - device memory of the sums of
- * a group of `size` ranks; 0 for a rank alone or without a device. SUM_MAX where the size cannot be said. */
+ * a group of `size` ranks; 0 for a rank alone or without a device. What is larger than SLOT_MOST or SUM_MOST goes in
+ * pieces: the partials of 8192 rows of Kimi-K3 would take 3.5 GiB. */
 int64_t scratch_slot_bytes(int64_t max_values);
 int64_t scratch_sum_bytes(enum sums_via via, int64_t max_values, int size);
 
