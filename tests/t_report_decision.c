@@ -17,7 +17,7 @@ struct run {
     double wall;    /* seconds of decoding; NaN: not measured */
     const char *temperature, *seed, *drafts; /* NULL: a file from before there were draws */
     int cut;             /* the last rows, cut off */
-    const char *run_id;  /* NULL: a file from before there were */
+    const char *run_id, *start; /* NULL: a file from before there were */
 };
 
 static struct opened *make(const char *name, const struct run *x)
@@ -29,7 +29,8 @@ static struct opened *make(const char *name, const struct run *x)
         "option_kv-dtype",    x->kv,      "option_concurrency", x->concurrency, "model_hash",   "m",
         "tokenizer_hash",     "t",        "option_max-new",     "256",          "option_act",   "fp32",
         "option_mla-prefill", "absorbed", "option_device",      "cpu",          "option_temperature", x->temperature,
-        "option_seed",        x->seed,    "drafts",             x->drafts,      "attempt_1_run_id", x->run_id};
+        "option_seed",        x->seed,    "drafts",             x->drafts,      "attempt_1_run_id", x->run_id,
+        "attempt_1_start_utc", x->start,  "attempt_1_command_line", x->run_id};
     struct results_writer *w;
     ck_assert_int_eq(results_open(path, RESULTS_NEW, &setup, &w), ST_OK);
     for (size_t i = 0; i < sizeof attr / sizeof attr[0]; i += 2)
@@ -50,8 +51,8 @@ static struct opened *make(const char *name, const struct run *x)
     return kit_load(path);
 }
 
-static const struct run GOOD = {"inputs/k3-nano/", TRAIN, "p", "bf16", "8", 3, 70, 3, 0, 2, NULL, NULL, NULL, 0, NULL};
-static const struct run PLAIN = {"inputs/k3-nano/", TRAIN, "p", "bf16", "8", 3, 70, 3, 0, 4, NULL, NULL, NULL, 0, NULL};
+static const struct run GOOD = {"inputs/k3-nano/", TRAIN, "p", "bf16", "8", 3, 70, 3, 0, 2, NULL, NULL, NULL, 0, NULL, NULL};
+static const struct run PLAIN = {"inputs/k3-nano/", TRAIN, "p", "bf16", "8", 3, 70, 3, 0, 4, NULL, NULL, NULL, 0, NULL, NULL};
 
 START_TEST(verdicts)
 {
@@ -69,6 +70,7 @@ START_TEST(verdicts)
         {"one cut off of train", "cut", REPORT_UNDECIDED, 1, 1, 0, "run again with more --max-new"},
         {"one cut off, one wrong", "cut 1", REPORT_DIAGNOSE, 1, 1, 0, "does not answer"},
         {"itself", "itself", REPORT_UNDECIDED, 1, 1, 1, "the reference is this very run"},
+        {"a run of the same minute", "!itself minute", REPORT_CONTINUE, 1, 1, 1, "correct, and"},
         {"another run of the same", "!itself", REPORT_CONTINUE, 1, 1, 1, "correct, and"},
         {"row missing", "n", REPORT_DIAGNOSE, 0, 1, 0, "not whole"},
         {"row failed", "failed", REPORT_DIAGNOSE, 0, 1, 1, "not whole"},
@@ -101,7 +103,10 @@ START_TEST(verdicts)
         if (!strcmp(k, "right")) x.right = 2;
         if (!strcmp(k, "cut")) x.cut = 1, x.right = 2;
         if (!strcmp(k, "cut 1")) x.cut = 1, x.right = 1;
-        if (strstr(k, "itself")) x.run_id = "r", y.run_id = k[0] == '!' ? "s" : "r";
+        if (strstr(k, "itself")) {
+            x.run_id = x.start = y.run_id = y.start = "r";
+            if (k[0] == '!') *(strstr(k, "minute") ? &y.start : &y.run_id) = "s";
+        }
         if (!strcmp(k, "n")) x.n = 2;
         if (!strcmp(k, "failed")) x.failed = 1;
         if (!strcmp(k, "nan")) x.wall = NAN;

@@ -1,6 +1,7 @@
 /* show, grade - print what a results.h5 holds, and write it as page, trace or table. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/buf.h"
 #include "base/log.h"
@@ -63,11 +64,29 @@ static enum status shown_load(struct shown *s)
 
 enum output { OUT_HTML, OUT_TRACE, OUT_CSV, OUT_N };
 static const char *const output_name[OUT_N] = {"html", "trace", "csv"};
+/* what each of them has near its beginning, and nobody else's file */
+static const char *const output_mark[OUT_N] = {"<title>pdflash: ", "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"file\":",
+                                               "file,index,stop_reason,attempt,"};
 
 static const char *output_path(const struct shown *s, enum output k)
 {
     const char *const path[OUT_N] = {s->o.html, s->o.trace, s->o.csv};
     return path[k];
+}
+
+/* A page, trace or table is written anew over an older one; what else is at path (a journal, questions) is kept. */
+static enum status check_replaced(enum output k, const char *path)
+{
+    char head[512];
+    struct stat sb;
+    if (stat(path, &sb) != 0 || !S_ISREG(sb.st_mode) || sb.st_size == 0) return ST_OK;
+    FILE *f = fopen(path, "rb");
+    size_t n = f ? fread(head, 1, sizeof head - 1, f) : 0;
+    if (f) fclose(f);
+    head[n] = 0;
+    return strstr(head, output_mark[k]) ? ST_OK
+                                        : ERR(ST_E_FILE, "--%s %s: exists, and was not written by --%s; name another "
+                                              "file or move it away", output_name[k], path, output_name[k]);
 }
 
 /* nothing is written before all is known to be well */
@@ -87,6 +106,7 @@ static enum status check_outputs(const struct shown *s)
             return ERR(ST_E_FILE, "--%s %s: is the reference; name another file", output_name[k], path);
         if (h5_is_hdf5(path))
             return ERR(ST_E_FILE, "--%s %s: holds HDF5 data, perhaps results; name another file", output_name[k], path);
+        TRY(check_replaced((enum output)k, path));
     }
     return ST_OK;
 }

@@ -56,6 +56,19 @@ expect 1 "a trace of two files" "takes one results file" "$PDFLASH" show --trace
 expect 1 "two outputs of one name" "both name" "$PDFLASH" show --html "$W/r.html" --csv "$W/r.html" "$W/c2.h5"
 expect 1 "a table for standard output" "name a file; for standard output /dev/stdout" "$PDFLASH" show --csv - "$W/c2.h5"
 expect 0 "and that name writes there" "^file,.*index\|index" "$PDFLASH" show --csv /dev/stdout "$W/c2.h5"
+cp "$W/c2.h5.jsonl" "$W/journal" && cp inputs/gsm8k-train64.jsonl "$W/questions"
+for f in journal questions r.csv t.json; do
+    expect 2 "a page over $f" "exists, and was not written by --html" "$PDFLASH" show --html "$W/$f" "$W/c2.h5"
+    expect 2 "or another kind over it" "exists, and was not written by --" "$PDFLASH" show --$([ $f = t.json ] && echo csv || echo trace) "$W/$f" "$W/c2.h5"
+done
+check "they are as they were" cmp "$W/journal" "$W/c2.h5.jsonl"
+: >"$W/empty"
+for o in html trace csv; do
+    expect 0 "an empty file is filled, --$o" "written" "$PDFLASH" show --$o "$W/empty" "$W/c2.h5"
+    expect 0 "and written anew, --$o" "written" "$PDFLASH" show --$o "$W/empty" "$W/c2.h5"
+    : >"$W/empty"
+done
+rm "$W/journal" "$W/questions" "$W/empty"
 expect 2 "results are not overwritten" "holds HDF5 data" "$PDFLASH" show --html "$W/c1.h5" "$W/c2.h5"
 expect 2 "nor is the reference" "is the reference" "$PDFLASH" show --csv "$W/slow.json" --reference "$W/slow.json" "$W/c2.h5"
 expect 2 "no results" "no such file\|cannot\|not" "$PDFLASH" show --html "$W/r.html" "$W/nothing.h5"
