@@ -342,13 +342,14 @@ enum status decode_role(struct world *w, const struct run_config *r, const struc
     p.leader = w->role.tp_rank == 0;
     p.n_active =
         r->transfer.plan.concurrency < r->prompts.n ? r->transfer.plan.concurrency : (r->prompts.n ? r->prompts.n : 1);
-    wait_limit(r->watchdog_s, report, &p);
+    wait_limit(GUARD_FACTOR * r->watchdog_s, report, &p); /* ranks that have read their weights wait for slower ones */
     enum status st = open_role(&p);
     if (st != ST_OK) {
         close_role(&p);
         return st;
     }
     guard_end();
+    wait_limit(r->watchdog_s, report, &p);
     log_info("decode tp=%d ep=%d ready: %.1f MiB weights, %.1f MiB state a rank, sums over %s", w->topo.decode.tp,
              w->topo.decode.ep, (double)target_weight_bytes(p.e.t) / 1048576, (double)p.e.state.layout.bytes / 1048576,
              coll_name(p.e.coll));

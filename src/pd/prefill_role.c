@@ -335,13 +335,14 @@ enum status prefill_role(struct world *w, const struct run_config *r, struct ran
 {
     struct prefiller p = {.w = w, .r = r, .st = st_p};
     memset(st_p, 0, sizeof *st_p);
-    wait_limit(r->watchdog_s, report, &p);
+    wait_limit(GUARD_FACTOR * r->watchdog_s, report, &p); /* ranks that have read their weights wait for slower ones */
     enum status st = open_role(&p);
     if (st != ST_OK) {
         close_role(&p);
         return st;
     }
     guard_end();
+    wait_limit(r->watchdog_s, report, &p);
     log_info("stage %d of %d ready: layers %d-%d, %.1f MiB weights, %.1f MiB state, sums over %s, hand-off over %s",
              w->role.stage, w->topo.prefill.pp, split_stage(r->c->n_layers, w->topo.prefill.pp, w->role.stage).begin,
              split_stage(r->c->n_layers, w->topo.prefill.pp, w->role.stage).end - 1,
