@@ -36,7 +36,9 @@ enum {
     CU_EXACT_ROWS = 512,   /* calls up to here are independent of the number of rows, bit for bit */
     CU_TILE_K = 64,        /* packed matrices are padded to a multiple of it in k ... */
     CU_TILE_N = 16,        /* ... and of this in n */
-    CU_SPLITS = 8          /* partial sums of a row of a matrix product */
+    CU_SPLITS = 8,         /* partial sums of a row of a matrix product */
+    CU_LINEAR_ROWS = 8192, /* most rows of one product, and ... */
+    CU_MOE_BYTES = 1 << 30 /* ... most scratch of routed experts: plan/scratch.h counts with both */
 };
 
 /* The staging ring: control arrays go to pinned memory and from there to the device, asynchronously. It has

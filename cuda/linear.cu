@@ -260,7 +260,7 @@ void cuda_linear(struct ops *o, const struct mat *m, const float *x, int64_t ldx
         return;
     }
     int parts = im->act == ACT_FP32 || m->exact ? 3 : 1, kp = (int)cu_up((size_t)m->k, CU_TILE_K);
-    int blas = parts == 1 && t > CU_EXACT_ROWS && cu_blas_ready(o), block = blas ? 8192 : 1024;
+    int blas = parts == 1 && t > CU_EXACT_ROWS && cu_blas_ready(o), block = blas ? (int)CU_LINEAR_ROWS : 1024;
     for (int r = 0; r < t; r += block) {
         int n = t - r < block ? t - r : block, rows = (int)cu_up((size_t)n, 8);
         struct lin a = {

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WARPS = 4, GROUP_BLOCK = 1024, SCRATCH_MOST = 1 << 30, WIDE_FROM = 24 /* rows an expert */ };
+enum { WARPS = 4, GROUP_BLOCK = 1024, WIDE_FROM = 24 /* rows an expert */ };
 
 /* ---- device tables of a layer's experts -------------------------------------------------------------- */
 
@@ -462,7 +462,7 @@ void cuda_moe(struct ops *o, const struct mat *up, const struct mat *down, int e
     const int wide = parts == 1 && sums == 1 && t > CU_EXACT_ROWS && mean >= WIDE_FROM && cu_hopper(im) && !im->fp4_wide
                          ? cu_moe_rows(mean) : 0;
     int block = t < 65535 ? t : 65535;
-    while (block > 1 && carve(NULL, block, k, n_local, parts, zp, hp, latent, sums, wide).bytes > SCRATCH_MOST)
+    while (block > 1 && carve(NULL, block, k, n_local, parts, zp, hp, latent, sums, wide).bytes > CU_MOE_BYTES)
         block = (block + 1) / 2;
     for (int r = 0; r < t; r += block) {
         int n = t - r < block ? t - r : block, per_tile = rows_per_tile((int64_t)n * most, n_local);
@@ -542,7 +542,7 @@ void cuda_moe(struct ops *o, const struct mat *up, const struct mat *down, int e
 void cu_fp4_linear(struct ops *o, const struct mat *m, const float *x, int64_t ldx, int t, float *y, int64_t ldy)
 {
     const int parts = cu_impl(o)->act == ACT_FP32 || m->exact ? 3 : 1, kp = (int)cu_up((size_t)m->k, CU_TILE_K),
-              block = 8192;
+              block = CU_LINEAR_ROWS;
     const void *const host[2] = {m->data.p, m->scale.p};
     for (int r = 0; r < t; r += block) {
         int n = t - r < block ? t - r : block, per_tile = rows_per_tile(n, 1);

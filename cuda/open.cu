@@ -226,8 +226,10 @@ static enum status prepare(struct ops *o, int max_rows)
     struct cuda_impl *im = cu_impl(o);
     if (max_rows < 1) return ERR(ST_E_RANGE, "prepare: %d rows; at least 1 is needed", max_rows);
     int parts = im->act == ACT_FP32 ? 3 : 1;
-    size_t rows = cu_up((size_t)max_rows, 8), linear = rows * (size_t)im->max_k * 2 * 3;
-    size_t pairs = rows * 16, moe = pairs * (size_t)(im->fp4_n + im->fp4_k) * 4 + rows * (size_t)im->fp4_k * 2 * parts;
+    size_t rows = cu_up((size_t)max_rows, 8), at_once = rows < CU_LINEAR_ROWS ? rows : (size_t)CU_LINEAR_ROWS;
+    size_t pairs = rows * 16, linear = at_once * (size_t)im->max_k * 2 * 3;
+    size_t moe = pairs * (size_t)(im->fp4_n + im->fp4_k) * 4 + rows * (size_t)im->fp4_k * 2 * parts;
+    if (moe > CU_MOE_BYTES) moe = CU_MOE_BYTES; /* of many rows, not all at once: see cuda_moe */
     size_t most = linear > moe || !im->fp4_n ? linear : moe;
     CU(cudaStreamSynchronize(im->stream));
     if (most <= im->scratch.bytes) return ST_OK;

@@ -49,9 +49,10 @@ static enum status run(const struct config *c, const struct safetensors *ckpt, i
     r.transfer = (struct transfer_options){.transport = TRANSPORT_SENDRECV, .drop_component = -1, .drop_rank = -1,
                                            .flip_component = -1, .flip_rank = -1};
     r.transfer.plan = (struct plan_options){.page = 16, .max_tokens = N + NEW + 1, .max_prompt = N, .concurrency = 1,
-                                            .prefill_slots = 1, .staging_slots = 1, .chunk = 16, .stripe = 1, .block = 1};
+                                            .prefill_slots = 1, .staging_slots = 1, .chunk = 16, .stripe = 1};
     struct run_sink sink = {.ctx = tokens_p, .finished = finished};
-    enum status e = world.role.role == ROLE_PREFILL ? prefill_role(&world, &r, &st) : decode_role(&world, &r, &sink, &st);
+    int prefill = world.role.role == ROLE_PREFILL;
+    enum status e = prefill ? prefill_role(&world, &r, &st) : decode_role(&world, &r, &sink, &st);
     o.close(&o);
     return e;
 }
@@ -68,7 +69,7 @@ START_TEST(a_rank_that_reads_for_long_is_waited_for)
                         topology_make(&c, NULL, &one, &one, 0, &t) == ST_OK));
     if (world.tp == MPI_COMM_NULL) ck_assert(suite_all(world_split(&world, &t) == ST_OK));
     enum status st = run(&c, ckpt, _i, &tokens);
-    ck_assert_msg(suite_all(st == ST_OK), "rank %d ends with %d: %s", world.rank, (int)st, st == ST_OK ? "" : err_last());
+    ck_assert_msg(suite_all(st == ST_OK), "rank %d ends with %d: %s", world.rank, (int)st, st ? err_last() : "");
     ck_assert(suite_all(world.rank == 0 ? tokens == 0 : tokens > 0));
     safetensors_close(ckpt);
 }

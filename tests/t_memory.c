@@ -402,7 +402,7 @@ START_TEST(pools_and_windows_of_a_rank)
         for (int k = 0; k < COMP_N; k++) state += m.state[k];
         ck_assert(weights == m.weight_bytes && state <= m.pool_bytes && state > m.pool_bytes - 4096);
         ck_assert(m.data_bytes + m.word_bytes == m.window_bytes);
-        ck_assert_int_eq(m.device_bytes, m.weight_bytes + m.pool_bytes + m.work_bytes + m.coll_bytes);
+        ck_assert_int_eq(m.device_bytes, m.weight_bytes + m.pool_bytes + m.work_bytes + m.coll_bytes + m.ops_bytes);
         ck_assert_int_eq(m.bytes, m.device_bytes + m.window_bytes + m.pack_bytes);
     }
     s.o.concurrency = 1 << 30; /* pages overflow int */
@@ -479,9 +479,9 @@ END_TEST
 /* the totals are those of the rows, in both forms */
 START_TEST(totals_are_those_of_the_ranks)
 {
-    enum { KINDS = 6 };
+    enum { KINDS = 7 };
     static const char *const kind[KINDS + 1] = {"weight_bytes", "pool_bytes", "work_bytes", "coll_bytes",
-                                                "window_bytes", "pack_bytes", "bytes"};
+                                                "ops_bytes", "window_bytes", "pack_bytes", "bytes"};
     for (int i = 0; i < 4; i++) {
         struct setup s = make(i % 2, 2, 2, 4, i / 2);
         json_t *o = printed(&s, 900), *rank = json_object_get(o, "memory");

@@ -105,6 +105,9 @@ static const struct figure { const char *path; double want; } exact[] = {
     {"memory.0.coll_bytes", 4.0 * ((64 << 20) + 16 * 4 * 32)},
     {"memory.63.coll_bytes", 4.0 * (128 * 4 * 3584 + 16 * 32 * 32)},
     {"memory.0.pack_bytes", 32 << 20},              {"memory.63.pack_bytes", 0},
+    /* what operations work in: routed experts of a chunk go in pieces of 1 GiB; those of 8 blocks at once */
+    {"memory.0.ops_bytes", 1.25 * (1 << 30) + (64 << 20)},
+    {"memory.63.ops_bytes", 1.25 * 128 * (16 * (384 * 8 + 4 * 3584 * 4 + 64) + 3584 * 6) + (64 << 20)},
     /* one routed expert; operations that a token of context costs */
     {"model.parts.8.bytes", 17547264},
     {"model.context_flops_expanded", 24 * 61440},   {"model.context_flops_absorbed", 24 * 208896},
@@ -352,9 +355,9 @@ static const struct refusal {
      "52 of 64 ranks do not fit; take a shorter --chunk or --max-prompt, less --concurrency, or more ranks"},
     {SEED "--gpu-memory 58 --chunk 2048", ST_E_CONFIG, "rank 32 (decode"},
     {SEED "--gpu-memory 58 --chunk 2048 --concurrency 4", ST_OK, NULL},
-    {SEED "--gpu-memory 59 --max-prompt 65536 --concurrency 1", ST_E_CONFIG,
-     " + activations 9945907200 + collectives 268443648 = 63356133632 bytes"},
-    {SEED "--gpu-memory 60 --max-prompt 65536 --concurrency 1", ST_OK, NULL},
+    {SEED "--gpu-memory 60 --max-prompt 65536 --concurrency 1", ST_E_CONFIG,
+     " + activations 9945907200 + collectives 268443648 + operations 1409286144 = 64765419776 bytes"},
+    {SEED "--gpu-memory 61 --max-prompt 65536 --concurrency 1", ST_OK, NULL},
     {SEED "--gpu-memory 72 --max-prompt 131072 --concurrency 1 --chunk 1024", ST_OK, NULL},
     {"--decode tp=4,ep=4 --prefill pp=8,tp=4,ep=4 --gpu-memory 141", ST_E_CONFIG,
      "4 of 36 ranks do not fit; the weights alone do not fit: more ranks are needed (--decode tp=)"},

@@ -32,7 +32,7 @@ static struct rank_memory memory(const struct setup *s, int rank)
 {
     struct rank_memory m;
     OK(memory_rank(&s->c, &s->d, &s->t, &s->o, rank, &m));
-    ck_assert_int_eq(m.device_bytes, m.weight_bytes + m.pool_bytes + m.work_bytes + m.coll_bytes);
+    ck_assert_int_eq(m.device_bytes, m.weight_bytes + m.pool_bytes + m.work_bytes + m.coll_bytes + m.ops_bytes);
     ck_assert_int_eq(m.bytes, m.device_bytes + m.window_bytes + m.pack_bytes);
     return m;
 }
@@ -102,12 +102,39 @@ START_TEST(least_and_most)
 }
 END_TEST
 
+/* operations work on a device: the largest of them, at most in pieces; expanding keys and values takes its own */
+START_TEST(of_operations)
+{
+    static struct setup s;
+    enum sums_via host[64];
+    const struct group eight = {8, 4, 4}, wide = {1, 32, 4};
+    make("tests/data/k3-config", "tests/data/k3-dflash-config", eight, wide, 0, &s);
+    int64_t p = memory(&s, 0).ops_bytes, q = memory(&s, 63).ops_bytes;
+    ck_assert(p == OPS_MOE_BYTES / 4 * 5 + OPS_FIXED && q > OPS_FIXED && q < p);
+    s.o.chunk = 1 << 10; /* a piece is a piece */
+    ck_assert_int_eq(memory(&s, 0).ops_bytes, p);
+    s.o.chunk = 64; /* 64 rows: sixteen pairs each, by 32 block groups, beside their inputs */
+    int64_t few = 64 * (16 * (3072 * 8 + 32 * 3584 * 4 + 64) + 3584 * 6);
+    ck_assert_int_eq(memory(&s, 0).ops_bytes, few / 4 * 5 + OPS_FIXED);
+    s.o.max_prompt = s.o.max_tokens = 131072;
+    ck_assert_int_eq(memory(&s, 0).ops_bytes, few / 4 * 5 + OPS_FIXED);
+    s.o.expanded = 1; /* latent rows, keys and values of 24 heads: 1.6 GiB */
+    few += (int64_t)131072 * 2 * (576 + 24 * 256);
+    ck_assert_int_eq(memory(&s, 0).ops_bytes, few / 4 * 5 + OPS_FIXED);
+    ck_assert(memory(&s, 63).ops_bytes <= q); /* decode ranks do not prefill */
+    for (int r = 0; r < 64; r++) host[r] = SUMS_HOST;
+    s.o.sums = host;
+    ck_assert_int_eq(memory(&s, 0).ops_bytes, 0); /* on the CPU it is not worth a word */
+}
+END_TEST
+
 void suite_fill(Suite *s)
 {
     TCase *tc = SUITE_CASE(s, "scratch", 60);
     SUITE_TEST(tc, by_way_of_the_sums);
     SUITE_TEST(tc, of_few_ranks);
     SUITE_TEST(tc, least_and_most);
+    SUITE_TEST(tc, of_operations);
 }
 
 int main(void)

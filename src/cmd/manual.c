@@ -183,11 +183,13 @@ static void plan(FILE *f)
     text(f,
          "plan reads config.json of --model and --draft only. Per rank it counts weights as they are held, the state of "
          "--concurrency requests (decode) or --slots requests (prefill), activations for the largest batch in FP32, "
-         "the scratch of collectives, windows, and the ring in which a prefill rank packs what it sends. "
-         "--gpu-memory compares the first four with what a device has; windows and ring lie in host memory, and what a "
-         "GPU's own libraries take "
+         "the scratch of collectives and the most that operations work in at a time, windows, and the ring in which a "
+         "prefill rank packs what it sends. "
+         "--gpu-memory compares the first five with what a device has; windows and ring lie in host memory, and what a "
+         "GPU's driver and NCCL take "
          "is not counted. Collectives are those over NCCL, of ranks with a GPU each; on the CPU there are neither such "
-         "scratch nor a ring. Operations are two a multiply-add; bytes of a step assume independent routing: b rows touch "
+         "scratch nor a ring. Operations of a token are two a multiply-add; "
+         "bytes of a step assume independent routing: b rows touch "
          "E (1 - (1 - k/E)^b) of the E experts of a layer, of which a token uses k.");
     item(f, "pipeline bubble",
          "the idle share of the prefill stages while a wave of C prompts of equal length passes them: 1 - (sum of all "

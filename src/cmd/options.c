@@ -58,7 +58,7 @@ const struct opt_row options_table[] = {
     {"window",      OPT_CHOICE, AT(window),      "allocate", NULL,    "allocate,create", 0, 0, CMD_RUN | CMD_BENCH_TRANSFER, 0, "how RMA windows are made"},
     {"dedupe",      OPT_FLAG,   AT(dedupe),      NULL,      NULL,     NULL, 0, 0, CMD_PLAN | CMD_RUN, 0, "one copy a node of MLA rows and draft K/V that its decode ranks hold alike; the others read it there"},
     {"node-size",   OPT_INT,    AT(node_size),   "0",       "N",      NULL, 0, 65536, CMD_PLAN | CMD_RUN, 0, "for --dedupe: take every N decode ranks for a node; 0: the hosts (plan: needs a number)"},
-    {"gpu-memory",  OPT_DOUBLE, AT(gpu_memory),  "0",       "GIB",    NULL, 0, 1e6, CMD_PLAN, 0, "memory of a device in GiB, one a rank: refuse what does not fit (weights, state, activations and collectives); 0: not checked"},
+    {"gpu-memory",  OPT_DOUBLE, AT(gpu_memory),  "0",       "GIB",    NULL, 0, 1e6, CMD_PLAN, 0, "memory of a device in GiB, one a rank: refuse what does not fit (weights, state, activations, collectives and operations); 0: not checked"},
     {"verify",      OPT_FLAG,   AT(verify),      NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "checksums, NaN pre-fill and scan of everything that moves"},
     {"watchdog",    OPT_DOUBLE, AT(watchdog),    "300",     "SECONDS", NULL, 1, 1e6, CMD_RUN, 0, "end a run that makes no progress"},
     {"progress",    OPT_DOUBLE, AT(progress),    "-1",      "SECONDS", NULL, -1, 1e6, CMD_RUN, 0, "a line of progress so often; 0: none; -1: every second on a terminal, in place, and every 30 elsewhere"},

@@ -63,5 +63,6 @@ void setup_plan_options(const struct options *o, const struct setup *s, int max_
                                  .kv = o->kv == OPT_KV_BF16 ? KV_BF16 : KV_FP32,
                                  .draft_kv = o->kv == OPT_KV_BF16 ? KV_BF16 : KV_FP32,
                                  .stripe = 1,
-                                 .block = s->block};
+                                 .block = s->block,
+                                 .expanded = o->mla_prefill == OPT_MLA_EXPANDED};
 }

@@ -242,6 +242,7 @@ static enum status scratch(const struct config *c, const struct draft_config *d,
     const struct group *g = r.role == ROLE_PREFILL ? &t->prefill : &t->decode;
     enum sums_via via = o->sums ? o->sums[world_rank] : SUMS_NCCL;
     m->coll_bytes = scratch_sum_bytes(via, scratch_sum_values(c, g, work_rows(t, o, r).most), g->tp);
+    m->ops_bytes = via == SUMS_HOST ? 0 : scratch_ops_bytes(c, d, t, o, r);
     if (r.role != ROLE_PREFILL || via == SUMS_HOST) return ST_OK;
     return scratch_pack_bytes(c, d, t, o, r.stage, r.tp_rank, &m->pack_bytes);
 }
@@ -269,13 +270,15 @@ enum status memory_rank(const struct config *c, const struct draft_config *d, co
     m.work_bytes = work_bytes(c, d, t, o, r);
     TRY(scratch(c, d, t, o, world_rank, r, &m));
     m.device_bytes = sum_plus(sum_plus(m.weight_bytes, m.pool_bytes), sum_plus(m.work_bytes, m.coll_bytes));
+    m.device_bytes = sum_plus(m.device_bytes, m.ops_bytes);
     m.bytes = sum_plus(m.device_bytes, sum_plus(m.window_bytes, m.pack_bytes));
     if (m.bytes == SUM_MAX || sum_times(m.bytes, t->n_ranks) == SUM_MAX)
         return ERR(ST_E_CONFIG,
                    "rank %d: weights %" PRId64 ", state %" PRId64 ", activations %" PRId64 ", collectives %" PRId64
-                   " and windows %" PRId64 " bytes, or those of %d ranks together, are too large to add up; ask for "
-                   "fewer or shorter requests",
-                   world_rank, m.weight_bytes, m.pool_bytes, m.work_bytes, m.coll_bytes, m.window_bytes, t->n_ranks);
+                   ", operations %" PRId64 " and windows %" PRId64 " bytes, or those of %d ranks together, "
+                   "are too large to add up; ask for fewer or shorter requests",
+                   world_rank, m.weight_bytes, m.pool_bytes, m.work_bytes, m.coll_bytes, m.ops_bytes, m.window_bytes,
+                   t->n_ranks);
     *m_p = m;
     return ST_OK;
 }
@@ -291,15 +294,15 @@ static enum status too_large(const struct topology *t, const struct plan_options
         m->weight_bytes > o->device_bytes
             ? (r.role == ROLE_PREFILL ? "the weights alone do not fit: more ranks are needed (--prefill pp=, tp=)"
                                       : "the weights alone do not fit: more ranks are needed (--decode tp=)")
-        : sum_plus(m->work_bytes, m->coll_bytes) > m->pool_bytes
+        : sum_plus(sum_plus(m->work_bytes, m->coll_bytes), m->ops_bytes) > m->pool_bytes
             ? "take a shorter --chunk or --max-prompt, less --concurrency, or more ranks"
             : "take a shorter --max-prompt, less --concurrency or --slots, or more ranks";
     return ERR(ST_E_CONFIG,
                "rank %d (%s, stage %d, tp rank %d) does not fit: weights %" PRId64 " + state %" PRId64
-               " + activations %" PRId64 " + collectives %" PRId64 " = %" PRId64
+               " + activations %" PRId64 " + collectives %" PRId64 " + operations %" PRId64 " = %" PRId64
                " bytes are needed on its device, --gpu-memory gives %" PRId64 "; %d of %d ranks do not fit; %s",
                rank, group, r.stage, r.tp_rank, m->weight_bytes, m->pool_bytes, m->work_bytes, m->coll_bytes,
-               m->device_bytes, o->device_bytes, n_over, t->n_ranks, remedy);
+               m->ops_bytes, m->device_bytes, o->device_bytes, n_over, t->n_ranks, remedy);
 }
 
 enum status memory_fits(const struct config *c, const struct draft_config *d, const struct topology *t,

@@ -1,8 +1,9 @@
-/* memory - bytes per rank: weights, state pools, activations, collectives, windows, packing; and whether they fit.
+/* memory - bytes per rank: weights, state pools, activations, scratch, windows, packing; and whether they fit.
  * Pure arithmetic. Local.
  *
- * With a GPU, weights, state, activations and the scratch of collectives lie on the device of the rank, the windows
- * and the ring of packed state in host memory. On the CPU all of it is host memory, without such scratch and ring.
+ * With a GPU, weights, state, activations and the scratch of collectives and operations lie on the device of the rank,
+ * the windows and the ring of packed state in host memory. On the CPU all of it is host memory, without such scratch
+ * and ring.
  * Sums stay right up to 2^63-1 bytes over all ranks; more is refused. */
 #ifndef PDFLASH_PLAN_MEMORY_H
 #define PDFLASH_PLAN_MEMORY_H
@@ -27,6 +28,7 @@ struct plan_options { /* what besides topology determines sizes */
     enum kv_dtype kv, draft_kv;
     int stripe;
     int block;              /* verify rows of a request; 0 counts as 1 */
+    int expanded;           /* prefill expands the keys and values of all positions: scratch of a device */
     int64_t device_bytes;   /* memory of a rank's device, bytes; 0: not given. No size depends on it */
     struct share share;     /* decode ranks that receive for their node; n 0: none */
     const enum sums_via *sums; /* [ranks], the caller's, outlives the plan; NULL: every rank has a device for itself */
@@ -47,10 +49,11 @@ struct rank_memory { /* bytes */
     int64_t state[COMP_N];    /* the same by component, without the arena's last padding */
     int64_t work_bytes;       /* activations, see work.h */
     int64_t coll_bytes;       /* collectives: scratch of sums on the device, see scratch.h */
+    int64_t ops_bytes;        /* operations: what they work in on the device, at most, see scratch.h */
     int64_t window_bytes;     /* data + word + credit windows */
     int64_t data_bytes, word_bytes; /* the same: staging slots; words and credits */
     int64_t pack_bytes;       /* ring of packed state in host memory, see scratch.h */
-    int64_t device_bytes;     /* weights + state + activations + collectives */
+    int64_t device_bytes;     /* weights + state + activations + collectives + operations */
     int64_t bytes;            /* all */
 };
 

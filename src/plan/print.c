@@ -21,8 +21,8 @@ static void text_stages(FILE *f, const struct survey *s)
 
 static void text_total(FILE *f, const char *name, const struct rank_memory *m)
 {
-    const int64_t v[] = {m->weight_bytes, m->pool_bytes, m->work_bytes, m->coll_bytes, m->window_bytes, m->pack_bytes,
-                         m->bytes};
+    const int64_t v[] = {m->weight_bytes, m->pool_bytes,   m->work_bytes, m->coll_bytes,
+                         m->ops_bytes,    m->window_bytes, m->pack_bytes, m->bytes};
     fprintf(f, "  %-31s", name);
     for (size_t i = 0; i < sizeof v / sizeof v[0]; i++) fprintf(f, " %15" PRId64, v[i]);
     fputc('\n', f);
@@ -30,8 +30,8 @@ static void text_total(FILE *f, const char *name, const struct rank_memory *m)
 
 static void text_ranks(FILE *f, const struct survey *s)
 {
-    fprintf(f, "ranks (bytes)\n  rank role    stage  tp  ep moe %15s %15s %15s %15s %15s %15s %15s\n", "weights",
-            "state", "activations", "collectives", "windows", "packing", "in all");
+    fprintf(f, "ranks (bytes)\n  rank role    stage  tp  ep moe %15s %15s %15s %15s %15s %15s %15s %15s\n", "weights",
+            "state", "activations", "collectives", "operations", "windows", "packing", "in all");
     for (int r = 0; r < s->t->n_ranks; r++) {
         struct rank_role x = topology_role(s->t, r);
         char name[64];

@@ -25,8 +25,8 @@ enum status plan_print_text(FILE *f, const struct config *c, const struct draft_
                             const struct plan_options *o, int n_tokens);
 /* plan_print_json - the same facts as one JSON object:
  *   topology, plan_hash (16 hex digits), ranks[], memory[] (by rank: weight_bytes, pool_bytes, work_bytes, coll_bytes,
- *   window_bytes, pack_bytes, device_bytes, bytes, weights{}, state{}, windows{}), memory_sum{}, memory_most{}
- *   (largest of each kind, and in all on one rank), fullest_rank, gpu_memory{} (when given), stages[], model{}
+ *   ops_bytes, window_bytes, pack_bytes, device_bytes, bytes, weights{}, state{}, windows{}), memory_sum{},
+ *   memory_most{} (largest of each kind, and in all on one rank), fullest_rank, gpu_memory{} (when given), stages[], model{}
  *   (parts[], totals, replicated_bytes{}, steps[]), request_state{whole, prefill, decode}, destination_entries[]; not
  *   with single: bubble{waves[], stages[]}, source_entries[], copies[], bytes{}, sources[]. */
 enum status plan_print_json(FILE *f, const struct config *c, const struct draft_config *d, const struct topology *t,

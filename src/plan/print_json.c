@@ -14,9 +14,9 @@ static void json_sizes(FILE *f, const struct rank_memory *m)
 {
     fprintf(f,
             "\"weight_bytes\": %" PRId64 ", \"pool_bytes\": %" PRId64 ", \"work_bytes\": %" PRId64
-            ", \"coll_bytes\": %" PRId64 ", \"window_bytes\": %" PRId64 ", \"pack_bytes\": %" PRId64
-            ", \"device_bytes\": %" PRId64 ", \"bytes\": %" PRId64,
-            m->weight_bytes, m->pool_bytes, m->work_bytes, m->coll_bytes, m->window_bytes, m->pack_bytes,
+            ", \"coll_bytes\": %" PRId64 ", \"ops_bytes\": %" PRId64 ", \"window_bytes\": %" PRId64
+            ", \"pack_bytes\": %" PRId64 ", \"device_bytes\": %" PRId64 ", \"bytes\": %" PRId64,
+            m->weight_bytes, m->pool_bytes, m->work_bytes, m->coll_bytes, m->ops_bytes, m->window_bytes, m->pack_bytes,
             m->device_bytes, m->bytes);
 }
 

@@ -21,15 +21,15 @@ static void text_parts(FILE *f, const char *title, const char *const *name, cons
 static int same(const struct rank_memory *a, const struct rank_memory *b)
 {
     return memcmp(a->weight, b->weight, sizeof a->weight) == 0 && memcmp(a->state, b->state, sizeof a->state) == 0 &&
-           a->work_bytes == b->work_bytes && a->coll_bytes == b->coll_bytes && a->data_bytes == b->data_bytes &&
-           a->word_bytes == b->word_bytes && a->pack_bytes == b->pack_bytes;
+           a->work_bytes == b->work_bytes && a->coll_bytes == b->coll_bytes && a->ops_bytes == b->ops_bytes &&
+           a->data_bytes == b->data_bytes && a->word_bytes == b->word_bytes && a->pack_bytes == b->pack_bytes;
 }
 
 void print_memory_text(FILE *f, const struct survey *s)
 {
     static const char *const window_name[2] = {"data", "words"};
     fprintf(f, "\nmemory by part (bytes of each rank; windows and packing lie in host memory, the rest on the rank's "
-               "GPU; without GPUs there are neither collectives nor packing)\n");
+               "GPU; without GPUs there are neither collectives nor operations nor packing)\n");
     for (int r = 0, end; r < s->t->n_ranks; r = end) {
         struct rank_role x = topology_role(s->t, r);
         const struct rank_memory *m = &s->mem[r];
@@ -43,7 +43,8 @@ void print_memory_text(FILE *f, const struct survey *s)
         fprintf(f, ": %" PRId64 " on the device\n", m->device_bytes);
         text_parts(f, "weights", weight_name, m->weight, WEIGHT_N);
         text_parts(f, "state", comp_name, m->state, COMP_N);
-        fprintf(f, "    activations %" PRId64 "\n    collectives %" PRId64 "\n", m->work_bytes, m->coll_bytes);
+        fprintf(f, "    activations %" PRId64 "\n    collectives %" PRId64 "\n    operations  %" PRId64 "\n",
+                m->work_bytes, m->coll_bytes, m->ops_bytes);
         text_parts(f, "windows", window_name, window, 2);
         fprintf(f, "    packing     %" PRId64 "\n", m->pack_bytes);
     }

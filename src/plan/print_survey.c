@@ -102,12 +102,12 @@ static uint64_t survey_hash(const struct survey *s)
 
 static void add_rank(struct totals *t, int rank, const struct rank_memory *m)
 {
-    const int64_t v[] = {m->weight_bytes, m->pool_bytes, m->work_bytes,   m->coll_bytes,
+    const int64_t v[] = {m->weight_bytes, m->pool_bytes, m->work_bytes,   m->coll_bytes, m->ops_bytes,
                          m->window_bytes, m->pack_bytes, m->device_bytes, m->bytes};
     struct rank_memory *s = &t->sum, *x = &t->most;
-    int64_t *sum[] = {&s->weight_bytes, &s->pool_bytes, &s->work_bytes,   &s->coll_bytes,
+    int64_t *sum[] = {&s->weight_bytes, &s->pool_bytes, &s->work_bytes,   &s->coll_bytes, &s->ops_bytes,
                       &s->window_bytes, &s->pack_bytes, &s->device_bytes, &s->bytes};
-    int64_t *most[] = {&x->weight_bytes, &x->pool_bytes, &x->work_bytes,   &x->coll_bytes,
+    int64_t *most[] = {&x->weight_bytes, &x->pool_bytes, &x->work_bytes,   &x->coll_bytes, &x->ops_bytes,
                        &x->window_bytes, &x->pack_bytes, &x->device_bytes, &x->bytes};
     if (m->device_bytes > x->device_bytes) t->fullest = rank;
     for (size_t i = 0; i < sizeof v / sizeof v[0]; i++) {

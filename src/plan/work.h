@@ -6,8 +6,7 @@
  *   (prefix, draft accumulator and the whole bank: two in prefill: one is computed while the other is on its way);
  *   decode: what KDA keeps of a verify batch to replay the accepted rows, and the taps of a round;
  *   the draft's rows.
- * Not in it: scratch of collectives (scratch.h), what a backend takes for itself (prepare in ops.h, library workspaces)
- * and buffers of MPI. */
+ * Not in it: scratch of collectives and of a device's operations (scratch.h) and buffers of MPI. */
 #ifndef PDFLASH_PLAN_WORK_H
 #define PDFLASH_PLAN_WORK_H
 
