@@ -258,6 +258,14 @@ START_TEST(what_does_not_belong_together_is_refused)
         ck_assert_int_eq(m.rows, -1);
         ck_assert_msg(access(out, F_OK) != 0 && access(journal_of(out), F_OK) != 0, "case %zu left a file", i);
     }
+    /* file and journal, the one named for the other */
+    struct results_made m;
+    ck_assert_int_eq(merge(out, 0, 2, (const char *const[]){a, journal_of(b)}, &m), ST_E_FORMAT);
+    ck_assert_msg(strstr(err_last(), "rb.h5.jsonl: the journal of results") && strstr(err_last(), "take the .h5 file"),
+                  "%s", err_last());
+    ck_assert_int_eq(results_rebuild_as(a, out, 0, &m), ST_E_FORMAT);
+    ck_assert_msg(strstr(err_last(), "ra.h5: an HDF5 file") && strstr(err_last(), "ra.h5.jsonl"), "%s", err_last());
+    ck_assert_int_ne(access(out, F_OK), 0);
     const char *const all[] = {a, b, twice, hash, more, wide, text, out};
     free_parts((const char **)(uintptr_t)all, 8);
 }

@@ -1,5 +1,6 @@
 #include "suite.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/log.h"
 #include "data/results.h"
 #include "results_rows.h"
 
@@ -166,6 +168,115 @@ START_TEST(a_file_that_opens_but_is_damaged_is_rebuilt_or_refused)
 }
 END_TEST
 
+/* what is logged from here on */
+static int listen(void)
+{
+    static char name[512];
+    snprintf(name, sizeof name, "%s", suite_tmp("log"));
+    int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    ck_assert_int_ge(fd, 0);
+    log_to(fd);
+    return fd;
+}
+
+static int times(const char *text, const char *what)
+{
+    int n = 0;
+    for (const char *p = text; (p = strstr(p, what)) != NULL; p++) n++;
+    return n;
+}
+
+/* resumes path and closes it; text: what that logged */
+static enum status resume_logged(const char *path, char *text, size_t room)
+{
+    struct results_writer *w;
+    int fd = listen();
+    enum status st = results_open(path, RESULTS_RESUME, &setup, &w);
+    log_to(-1);
+    if (st == ST_OK) results_close(w);
+    ssize_t n = pread(fd, text, room - 1, 0);
+    ck_assert_int_ge(n, 0);
+    text[n] = 0;
+    close(fd);
+    return st;
+}
+
+/* a resume that succeeds logs no error, and each warning once; one that fails says what is wrong with either file */
+START_TEST(a_recovery_logs_no_error_and_each_warning_once)
+{
+    static const struct {
+        int gone, cut, torn;    /* the file is gone or cut short; the last line of the journal is torn */
+        const char *object;     /* of the file, deleted */
+        const char *warning;
+    } cases[] = {
+        {1, 0, 0, NULL, "said.h5: missing; rebuilt from"},
+        {0, 1, 0, NULL, "said.h5: not a whole HDF5 file"},
+        {0, 0, 0, "/accept", "accept"},
+        {1, 0, 1, NULL, "said.h5: missing; rebuilt from"},
+        {0, 1, 1, NULL, "said.h5: not a whole HDF5 file"},
+        {0, 0, 1, NULL, "said.h5.jsonl: the last line is cut short"},
+    };
+    char path[512], text[8192];
+    snprintf(path, sizeof path, "%s", suite_fresh("said.h5"));
+    struct results_writer *w = open_ok(path, RESULTS_NEW);
+    for (int64_t i = 0; i < 3; i++) ck_assert_int_eq(append(w, i, 0, stop_of(i)), ST_OK);
+    results_close(w);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        if (cases[i].gone) ck_assert_int_eq(unlink(path), 0);
+        if (cases[i].cut) cut(path, 1000);
+        if (cases[i].object) harm(path, cases[i].object);
+        if (cases[i].torn) append_raw(journal_of(path), "{\"kind\":\"row\",\"ind");
+        int rebuilt = cases[i].gone || cases[i].cut || cases[i].object;
+        ck_assert_int_eq(resume_logged(path, text, sizeof text), ST_OK);
+        ck_assert_msg(times(text, "error:") == 0, "case %zu: %s", i, text);
+        ck_assert_msg(times(text, cases[i].warning) == 1, "case %zu: %s", i, text);
+        ck_assert_msg(times(text, "rebuilt from") == rebuilt, "case %zu: %s", i, text);
+        ck_assert_msg(times(text, "cut short") == cases[i].torn, "case %zu: %s", i, text);
+        ck_assert_msg(times(text, "warning:") == rebuilt + cases[i].torn, "case %zu: %s", i, text);
+    }
+    cut(path, 1000);
+    append_raw(journal_of(path), "{\"kind\":\"song\"}\n");
+    ck_assert_int_eq(resume_logged(path, text, sizeof text), ST_E_FORMAT);
+    ck_assert_msg(times(text, "error:") == 2 && times(text, "not a whole HDF5 file") == 1 &&
+                      times(text, "\"kind\" is unknown") == 1 && times(text, "rebuilt") == 0, "%s", text);
+    unlink(journal_of(path));
+    ck_assert_int_eq(resume_logged(path, text, sizeof text), ST_E_FORMAT);
+    ck_assert_msg(times(text, "error:") == 1 && times(text, "not a whole HDF5 file") == 1, "%s", text);
+}
+END_TEST
+
+/* moving the journal away is enough, and the refusal says so: of a foreign file, and of a line that is none */
+START_TEST(a_bad_journal_beside_a_whole_file_is_moved_away)
+{
+    char path[512], text[8192], away[540];
+    for (int foreign = 0; foreign < 2; foreign++) {
+        snprintf(path, sizeof path, "%s", suite_fresh("bad.h5"));
+        snprintf(away, sizeof away, "%s.away", path);
+        struct results_writer *w = open_ok(path, RESULTS_NEW);
+        for (int64_t i = 0; i < 3; i++) ck_assert_int_eq(append(w, i, 0, RESULT_EOS), ST_OK);
+        results_close(w);
+        if (foreign) unlink(journal_of(path));
+        append_raw(journal_of(path), "shopping list\n");
+        copy(journal_of(path), away);
+        ck_assert_int_eq(resume_logged(path, text, sizeof text), ST_E_FORMAT);
+        ck_assert_msg(times(text, foreign ? "is none of results" : "not JSON") == 1, "%s", text);
+        ck_assert_msg(times(text, "bad.h5 is whole: move") == 1 && times(text, "error:") == 1 &&
+                          times(text, "--resume writes the journal anew") == 1, "%s", text);
+        ck_assert(!differ(journal_of(path), away));
+        ck_assert_int_eq(rename(journal_of(path), away), 0);
+        ck_assert_int_eq(resume_logged(path, text, sizeof text), ST_OK);
+        w = open_ok(path, RESULTS_RESUME);
+        ck_assert_int_eq(results_done_count(w), 3);
+        results_close(w);
+    }
+    /* nothing is whole there: another name is all there is to say */
+    ck_assert_int_eq(unlink(path), 0);
+    copy(away, journal_of(path));
+    ck_assert_int_eq(resume_logged(path, text, sizeof text), ST_E_FORMAT);
+    ck_assert_msg(times(text, "name another file than") == 1 && times(text, "is whole") == 0, "%s", text);
+}
+END_TEST
+
 START_TEST(a_link_is_its_target)
 {
     char path[512], link[520], lines[540];
@@ -268,6 +379,8 @@ void suite_fill(Suite *s)
     TCase *tc = SUITE_CASE(s, "results damage", 60);
     SUITE_TEST(tc, a_damaged_file_or_journal_loses_nothing_committed);
     SUITE_TEST(tc, a_file_that_opens_but_is_damaged_is_rebuilt_or_refused);
+    SUITE_TEST(tc, a_recovery_logs_no_error_and_each_warning_once);
+    SUITE_TEST(tc, a_bad_journal_beside_a_whole_file_is_moved_away);
     SUITE_TEST(tc, a_link_is_its_target);
     SUITE_TEST(tc, a_row_only_the_journal_has_is_taken_over);
     SUITE_TEST(tc, journals_that_are_wrong_are_refused_by_line);

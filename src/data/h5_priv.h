@@ -5,6 +5,7 @@
 #include <hdf5.h>
 
 #include "data/h5.h"
+#include "data/hold.h"
 
 struct h5 {
     hid_t id;

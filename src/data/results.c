@@ -7,7 +7,6 @@
 
 #include "base/buf.h"
 #include "base/log.h"
-#include "base/outfile.h"
 #include "data/results_priv.h"
 #include "data/utf8.h"
 
@@ -22,14 +21,6 @@ static int exists(const char *path)
 {
     struct stat sb;
     return stat(path, &sb) == 0;
-}
-
-/* file, journal and lock are those of what a link leads to, or two names of one file were two runs */
-enum status results_place(const char *path, char **place_p)
-{
-    TRY(outfile_target(path, place_p));
-    if (strcmp(path, *place_p) != 0) log_info("%s: a symbolic link; the results are in %s", path, *place_p);
-    return ST_OK;
 }
 
 /* ---- from the journal to a store ------------------------------------------------------------------ */
@@ -101,44 +92,6 @@ static enum status same_as_file(const char *path, const struct results_store *s,
                path, text);
 }
 
-/* ---- what is at a path ----------------------------------------------------------------------------- */
-
-/* the journal begins as journals do; a kill may have left any part of its first line */
-static int is_journal(const char *path)
-{
-    static const char first[] = "{\"kind\":\"run\",\"schema\":\"" RESULTS_SCHEMA_NAME "\"";
-    char text[sizeof first];
-    FILE *f = fopen(path, "rb");
-    if (!f) return 0;
-    size_t n = fread(text, 1, sizeof first - 1, f);
-    fclose(f);
-    return memcmp(text, first, n) == 0;
-}
-
-static enum results_holding journal_holds(const char *path)
-{
-    struct stat sb;
-    if (stat(path, &sb) != 0) return RESULTS_AT_NONE;
-    if (!S_ISREG(sb.st_mode) || !is_journal(path)) return RESULTS_AT_OTHER;
-    return sb.st_size > 0 ? RESULTS_AT_OURS : RESULTS_AT_NONE;
-}
-
-enum results_holding results_file_holds(const char *path, const char *journal)
-{
-    struct stat sb;
-    struct h5 *f;
-    char *schema = NULL;
-    if (stat(path, &sb) != 0) return RESULTS_AT_NONE;
-    if (!S_ISREG(sb.st_mode)) return RESULTS_AT_OTHER;
-    if (!h5_is_hdf5(path) || h5_open(path, 0, &f) != ST_OK)
-        return journal_holds(journal) == RESULTS_AT_OURS ? RESULTS_AT_OURS : RESULTS_AT_OTHER;
-    int ours = h5_has_attr(f, "/", "schema") && h5_get_str(f, "/", "schema", &schema) == ST_OK &&
-               strcmp(schema, RESULTS_SCHEMA_NAME) == 0;
-    mem_free(schema);
-    h5_close(f);
-    return ours ? RESULTS_AT_OURS : RESULTS_AT_OTHER;
-}
-
 static enum status on_run(void *ctx, const struct results_setup *u, int32_t attempt)
 {
     struct rebuild *b = ctx;
@@ -195,11 +148,12 @@ static enum status on_finish(void *ctx, int complete)
     return ST_OK;
 }
 
-enum status results_store_from_journal(const char *path, const char *journal, struct results_store *s_p)
+enum status results_store_from_journal(const char *path, const char *journal, int trims,
+                                       struct results_store *s_p)
 {
     struct results_store s = {.f = NULL};
     struct rebuild b = {path, &s, 0, 0};
-    const struct results_replay r = {&b, on_run, on_row, on_attrs, on_plan, on_memory, on_finish, on_spans};
+    const struct results_replay r = {&b, on_run, on_row, on_attrs, on_plan, on_memory, on_finish, on_spans, trims};
     enum status st = results_journal_replay(journal, &r);
     if (st == ST_OK && !b.open) st = ERR(ST_E_FORMAT, "%s: no whole line, nothing to rebuild from", journal);
     if (st == ST_OK) st = results_store_complete(&s, b.complete);
@@ -250,50 +204,55 @@ static enum status journal_from_file(struct results_writer *w)
     return st;
 }
 
-/* what show would say of it: a file that opens may lack a table or hold rows that cannot be */
-static enum status read_whole(const char *path)
+/* the file as it is, or, when it cannot be read, as its journal has it (*rebuilt_p); on the disk nothing changes yet */
+static enum status open_store(struct results_writer *w, int64_t lines, int *rebuilt_p)
 {
-    struct h5 *f;
-    struct results *r;
-    TRY(h5_open(path, 0, &f));
-    h5_close(f);
-    enum status st = results_load(path, &r);
-    if (st == ST_OK) results_free(r);
-    return st == ST_E_RANGE ? ST_E_FORMAT : st; /* a value that cannot be: no fault of this program */
+    const char *why = "missing";
+    int there = exists(w->path), ours = results_file_holds(w->path, w->journal.path) == RESULTS_AT_OURS;
+    enum status st = there ? results_look(w->path, &why) : ST_E_FILE;
+    if (st == ST_OK) return results_store_open(w->path, &w->store);
+    if (there && (lines == 0 || !ours || st == ST_E_NOMEM)) return hold_tell(st);
+    st = results_store_from_journal(w->path, w->journal.path, 1, &w->store);
+    if (st != ST_OK) return there ? hold_tell(st) : st; /* both are bad, and both are told of */
+    if (there)
+        log_warn("%s; rebuilt from %s", why, w->journal.path);
+    else
+        log_warn("%s: missing; rebuilt from %s", w->path, w->journal.path);
+    *rebuilt_p = 1;
+    return ST_OK;
 }
 
-/* the file as it is, or, when it cannot be read, as its journal has it; on the disk nothing changes yet */
-static enum status open_store(struct results_writer *w, int64_t lines)
+/* a kill leaves what only the journal has: a row, the attributes of an attempt without rows */
+static enum status take_from_journal(struct results_writer *w)
 {
-    int there = exists(w->path);
-    enum status st = there ? read_whole(w->path) : ERR(ST_E_FILE, "%s: missing", w->path);
-    if (st == ST_OK || st == ST_E_NOMEM) return st == ST_OK ? results_store_open(w->path, &w->store) : st;
-    if (lines == 0 || (there && results_file_holds(w->path, w->journal.path) != RESULTS_AT_OURS)) return st;
-    log_warn("%s: %s; rebuilt from %s", w->path, there ? "damaged, cannot be read whole" : "missing", w->journal.path);
-    return results_store_from_journal(w->path, w->journal.path, &w->store);
+    struct rebuild b = {w->path, &w->store, 1, 0};
+    const struct results_replay r = {.ctx = &b, .run = on_same_run, .row = on_row, .attrs = on_attrs, .trims = 1};
+    int64_t before = w->store.rows;
+    enum status st = results_journal_replay(w->journal.path, &r);
+    if (st == ST_E_FORMAT)
+        log_warn("%s is whole: move %s away, and --resume writes the journal anew; a row that only the journal has is "
+                 "done again",
+                 w->path, w->journal.path);
+    if (st == ST_OK && w->store.rows > before)
+        log_info("%s: %lld rows taken from the journal", w->path, (long long)(w->store.rows - before));
+    return st;
 }
 
 static enum status resume(struct results_writer *w, const struct results_setup *setup)
 {
     int64_t lines = 0;
+    int rebuilt = 0;
     TRY(results_journal_lines(&w->journal, &lines));
     if (!exists(w->path) && lines == 0) {
         log_info("%s: nothing to resume, a new run starts", w->path);
         TRY(results_journal_trim(&w->journal));
         return results_store_new(w->path, setup, 1, &w->store);
     }
-    TRY(open_store(w, lines));
-    int64_t before = w->store.rows;
-    if (lines > 0) { /* a kill leaves what only the journal has: a row, the attributes of an attempt without rows */
-        struct rebuild b = {w->path, &w->store, 1, 0};
-        const struct results_replay r = {&b, on_same_run, on_row, on_attrs, NULL, NULL, NULL, NULL};
-        TRY(results_journal_replay(w->journal.path, &r));
-    }
+    TRY(open_store(w, lines, &rebuilt));
+    if (lines > 0 && !rebuilt) TRY(take_from_journal(w));
     TRY(same_as_file(w->path, &w->store, setup));
     TRY(results_journal_trim(&w->journal)); /* not before: a refused resume leaves everything as it was */
     if (lines == 0) TRY(journal_from_file(w));
-    if (w->store.rows > before)
-        log_info("%s: %lld rows taken from the journal", w->path, (long long)(w->store.rows - before));
     TRY(results_store_attempt(&w->store, w->store.attempt + 1));
     log_info("%s: attempt %d, %lld of %lld questions are done", w->path, w->store.attempt, (long long)w->store.done,
              (long long)w->store.questions);
@@ -301,39 +260,6 @@ static enum status resume(struct results_writer *w, const struct results_setup *
 }
 
 /* ---- the writer ----------------------------------------------------------------------------------- */
-
-/* a resume cuts a torn last line: of a journal, not of a file of another kind that has its name */
-enum status results_check_journal(const char *path)
-{
-    char *journal = results_journal_path(path);
-    if (!journal) return ST_E_NOMEM;
-    enum status st = ST_OK;
-    if (journal_holds(journal) == RESULTS_AT_OTHER)
-        st = ERR(ST_E_FORMAT, "%s: the journal's name, but it is none of results; name another file than %s", journal,
-                 path);
-    mem_free(journal);
-    return st;
-}
-
-/* a new run takes nothing's place but that of results, and theirs only with --force-new */
-enum status results_check_place(const char *path, int force, const char *remedy)
-{
-    static const char other[] = "holds no results; name another file";
-    char *journal = results_journal_path(path);
-    if (!journal) return ST_E_NOMEM;
-    enum results_holding file = results_file_holds(path, journal), lines = journal_holds(journal);
-    enum status st = ST_OK;
-    if (file == RESULTS_AT_OTHER)
-        st = ERR(ST_E_FILE, "%s: exists and %s", path, other);
-    else if (lines == RESULTS_AT_OTHER)
-        st = ERR(ST_E_FILE, "%s: the journal's name, but it %s than %s", journal, other, path);
-    else if (!force && file != RESULTS_AT_NONE)
-        st = ERR(ST_E_FILE, "%s: exists; %s", path, remedy);
-    else if (!force && exists(journal))
-        st = ERR(ST_E_FILE, "%s: journal of an earlier run; %s", journal, remedy);
-    mem_free(journal);
-    return st;
-}
 
 static enum status note(struct results_writer *w, enum status st)
 {
@@ -361,7 +287,8 @@ static enum status open_at(const char *path, enum results_mode mode, const struc
 {
     static const char remedy[] = "continue it with --resume, replace it with --force-new, or name another file";
     TRY(results_check_setup(path, setup));
-    TRY(mode == RESULTS_RESUME ? results_check_journal(path) : results_check_place(path, mode == RESULTS_FORCE, remedy));
+    TRY(mode == RESULTS_RESUME ? results_check_journal(path)
+                               : results_check_place(path, mode == RESULTS_FORCE, remedy));
     TRY(h5_check_folder(path));
     struct results_writer *w = mem_alloc(1, sizeof *w, "the results writer");
     if (!w) return ST_E_NOMEM;

@@ -110,7 +110,7 @@ enum status results_journal_trim(struct results_journal *j)
     int64_t lines, whole, bytes;
     TRY(count(j, &lines, &whole, &bytes));
     if (whole == bytes) return ST_OK;
-    log_warn("%s: the last %lld bytes are a line cut short; dropped", j->path, (long long)(bytes - whole));
+    log_warn("%s: the last line is cut short; its %lld bytes are dropped", j->path, (long long)(bytes - whole));
     if (ftruncate(j->fd, whole) != 0) return ERR(ST_E_IO, "%s: cannot cut: %s", j->path, strerror(errno));
     return ST_OK;
 }

@@ -241,6 +241,11 @@ enum status results_load(const char *path, struct results **r_p)
 {
     struct h5 *f;
     struct raw w = {.f = NULL};
+    if (results_is_journal(path))
+        return ERR(ST_E_FORMAT,
+                   "%s: the journal of results, JSON lines; merge, show and grade take the .h5 file beside it, and if "
+                   "that is lost pdflash rebuild makes it anew",
+                   path);
     TRY(h5_open(path, 0, &f));
     struct results *r = mem_alloc(1, sizeof *r, "results");
     enum status st = r ? read_root(f, r) : ST_E_NOMEM;

@@ -351,7 +351,7 @@ static enum status make(struct merge *m, const char *out, const struct result_at
     if (st == ST_OK) st = results_claim(out, &c);
     if (st == ST_OK) st = results_claim(name, &fresh);
     if (st == ST_OK) st = write_journal(m, &fresh.journal, extra, n_extra);
-    if (st == ST_OK) st = results_store_from_journal(out, fresh.journal.path, &s);
+    if (st == ST_OK) st = results_store_from_journal(out, fresh.journal.path, 0, &s);
     if (st == ST_OK) {
         st = results_publish(&s, &c, fresh.journal.path);
         results_store_close(&s);

@@ -1,6 +1,7 @@
 /* results_priv - what the files of the results module share: the tables, the store (HDF5 side) and the journal.
  *
  * results.c        the writer: order of journal, payload, commit, publication; resume
+ * results_place.c  what is at a path, and what may take its place
  * results_row.c    names, checks and copies of one record
  * results_store.c  results.h5 under construction
  * results_journal.c, results_replay.c  PATH.jsonl: rows to lines and back
@@ -12,6 +13,7 @@
 
 #include <jansson.h>
 
+#include "data/hold.h"
 #include "data/results.h"
 
 #define RESULTS_SCHEMA_NAME "pdflash-results"
@@ -137,14 +139,16 @@ struct results_replay {
     enum status (*memory)(void *ctx, const struct result_memory *m, size_t n);
     enum status (*finish)(void *ctx, int complete);
     enum status (*spans)(void *ctx, const struct result_span *s, size_t n);
+    int trims; /* 1: the caller trims the journal afterwards, which is where a torn last line is warned of */
 };
 /* results_journal_lock - lock a journal by its own name for reading; *fd_p is the caller's to close. ST_E_FILE: absent,
  * or a writer is alive. */
 enum status results_journal_lock(const char *journal, int *fd_p);
 /* results_journal_replay - all whole lines in order; a torn last line is left out with a warning. */
 enum status results_journal_replay(const char *path, const struct results_replay *r);
-/* results_store_from_journal - a store, in memory until h5_flush, that will be path and holds what journal says. */
-enum status results_store_from_journal(const char *path, const char *journal, struct results_store *s_p);
+/* results_store_from_journal - a store, in memory until h5_flush, that will be path and holds what journal says; trims
+ * as in struct results_replay. */
+enum status results_store_from_journal(const char *path, const char *journal, int trims, struct results_store *s_p);
 
 /* ---- what is at a path ----------------------------------------------------------------------------- */
 enum results_holding {
@@ -158,8 +162,12 @@ enum results_holding results_file_holds(const char *path, const char *journal);
 /* results_check_place - ST_E_FILE unless path and its journal are free, or hold results and force is set; remedy ends
  * the message. */
 enum status results_check_place(const char *path, int force, const char *remedy);
-/* results_check_journal - ST_E_FORMAT when the journal's name beside path is taken by a file of another kind. */
+/* results_check_journal - ST_E_FORMAT when the journal's name beside path is taken by a file of another kind.
+ * results_is_journal - 1: a regular file that begins as journals do. */
 enum status results_check_journal(const char *path);
+int results_is_journal(const char *path);
+/* results_look - whether results_load takes path, without an error line: *why_p is what it found, as hold_end. */
+enum status results_look(const char *path, const char **why_p);
 /* results_claim - hold path for a whole file made from elsewhere: its journal is locked, made if need be.
  * results_publish - the store becomes path; fresh: the file that becomes the journal beside it, NULL: none. What a kill
  * leaves is a whole file, old or new, beside its own journal or an empty one, from which --resume goes on.

@@ -58,7 +58,7 @@ static enum status rebuild(const char *journal, const char *out, int beside, str
     struct results_claim c = {{-1, NULL, 0}};
     struct results_store s = {.f = NULL};
     enum status st = beside ? ST_OK : results_claim(out, &c);
-    if (st == ST_OK) st = results_store_from_journal(out, journal, &s);
+    if (st == ST_OK) st = results_store_from_journal(out, journal, 0, &s);
     if (st == ST_OK) {
         struct results_made m = made(&s);
         st = beside ? h5_flush(s.f) : results_publish(&s, &c, NULL);
@@ -77,6 +77,9 @@ static enum status rebuild_at(const char *journal, const char *out, int force, s
     if (!own) return ST_E_NOMEM;
     int beside = outfile_is(journal, own);
     mem_free(own);
+    if (h5_is_hdf5(journal))
+        return ERR(ST_E_FORMAT, "%s: an HDF5 file; --journal takes the journal beside it, JSON lines: %s.jsonl",
+                   journal, journal);
     TRY(results_journal_lock(journal, &fd)); /* no writer is alive */
     enum status st = beside ? check_beside(journal, out, force) : results_check_place(out, force, remedy);
     if (st == ST_OK) st = h5_check_folder(out);

@@ -283,7 +283,7 @@ enum status results_journal_replay(const char *path, const struct results_replay
     for (ssize_t n; st == ST_OK && (n = getline(&text, &room, f)) > 0;) {
         at.line++;
         if (text[n - 1] != '\n') {
-            log_warn("%s:%lld: the last line is cut short; left out", path, (long long)at.line);
+            if (!r->trims) log_warn("%s:%lld: the last line is cut short; left out", path, (long long)at.line);
             break;
         }
         json_error_t e;
