@@ -194,6 +194,19 @@ START_TEST(a_spoiled_file_is_refused_by_name)
     struct prompts *p;
     ck_assert_int_eq(prompts_read(suite_path("tests/vectors/layers_p5.h5"), &p), ST_E_FORMAT);
     ck_assert_int_eq(prompts_read(write_text("text.h5", "hello", 5), &p), ST_E_FORMAT);
+    ck_assert_ptr_nonnull(strstr(err_last(), "not a whole HDF5 file"));
+    /* questions in place of prompts: how they become some */
+    static const struct {
+        const char *text, *what;
+    } questions[] = {{"{\"question\": 1}\n", "q.jsonl: JSON lines, not a prompts file"},
+                     {"\xef\xbb\xbf \r\n\t{}", "q.jsonl: JSON lines, not a prompts file"},
+                     {"\x1f\x8b\b", "q.jsonl: a gzip file, not a prompts file"}};
+    for (size_t i = 0; i < sizeof questions / sizeof questions[0]; i++) {
+        const char *q = write_text("q.jsonl", questions[i].text, strlen(questions[i].text));
+        ck_assert_int_eq(prompts_read(q, &p), ST_E_FORMAT);
+        ck_assert_msg(strstr(err_last(), questions[i].what) && strstr(err_last(), "pdflash prompts --jsonl "), "%s",
+                      err_last());
+    }
     ck_assert_int_eq(prompts_read(suite_tmp("absent.h5"), &p), ST_E_FILE);
 }
 END_TEST

@@ -323,7 +323,8 @@ START_TEST(lists_of_hdf5_are_read)
     } bad[] = {
         {{{"a"}, {"#### 1"}, {0}, 1, -1, -1}, "no datasets /question and /answer"},
         {{{"a"}, {"#### 1"}, {0}, -1, 1, -1}, "no datasets /question and /answer"},
-        {{{"a", "b"}, {"#### 1"}, {0}, 2, 1, -1}, "/question has 2 rows, /answer 1"},
+        {{{"a", "b"}, {"#### 1"}, {0}, 2, 1, -1}, "/question has 2 rows, /answer 1; they must be as many"},
+        {{{"a", "b"}, {"#### 1"}, {"x", "y", "z"}, 2, 1, 3}, "/question has 2 rows, /answer 1, /id 3; they must be"},
         {{{"a", "b"}, {"#### 1", "#### 2"}, {"x"}, 2, 2, 1}, "/id 1"},
         {{{"a", "b"}, {"#### 1", "#### 2"}, {"x", "x"}, 2, 2, 2}, "id \"x\" names both row 0 and row 1"},
         {{{"a", " "}, {"#### 1", "#### 2"}, {0}, 2, 2, -1}, "lists.h5: row 1: \"question\" is empty"},

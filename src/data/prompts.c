@@ -1,5 +1,6 @@
 #include "data/prompts.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -242,9 +243,27 @@ static enum status load(const struct h5 *f, struct prompts *p)
     return ST_OK;
 }
 
+/* Questions as they come, JSON lines (plain or gzip), are what people name first. Other files are h5_open's to refuse. */
+static enum status refuse_questions(const char *path)
+{
+    unsigned char head[64];
+    FILE *in = h5_is_hdf5(path) ? NULL : fopen(path, "rb");
+    if (!in) return ST_OK;
+    size_t n = fread(head, 1, sizeof head, in), i = n >= 3 && memcmp(head, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    fclose(in);
+    while (i < n && strchr(" \t\r\n", head[i])) i++;
+    int gzip = n >= 2 && head[0] == 0x1f && head[1] == 0x8b;
+    if (!gzip && (i == n || head[i] != '{')) return ST_OK;
+    return ERR(ST_E_FORMAT,
+               "%s: %s, not a prompts file; make one of it and name that: pdflash prompts --jsonl %s --model DIR "
+               "--out prompts.h5",
+               path, gzip ? "a gzip file" : "JSON lines", path);
+}
+
 enum status prompts_read(const char *path, struct prompts **p_p)
 {
     struct h5 *f;
+    TRY(refuse_questions(path));
     TRY(h5_open(path, 0, &f));
     struct prompts *p = mem_alloc(1, sizeof *p, "prompts");
     enum status st = p && (p->path = mem_strdup(path)) ? load(f, p) : ST_E_NOMEM;

@@ -44,10 +44,11 @@ static enum status read_lists(const struct h5 *f, struct lists *l)
     TRY(h5_read_str(f, "/question", &l->question, &l->n_question));
     TRY(h5_read_str(f, "/answer", &l->answer, &l->n_answer));
     TRY(read_ids(f, l));
-    int ids = l->id || l->number;
-    if (l->n_question != l->n_answer || (ids && l->n_id != l->n_question))
-        return ERR(ST_E_FORMAT, "%s: /question has %zu rows, /answer %zu, /id %zu; they must be as many", path,
-                   l->n_question, l->n_answer, ids ? l->n_id : l->n_question);
+    char ids[32] = ""; /* a file without /id is not said to have one */
+    if (l->id || l->number) snprintf(ids, sizeof ids, ", /id %zu", l->n_id);
+    if (l->n_question != l->n_answer || (ids[0] && l->n_id != l->n_question))
+        return ERR(ST_E_FORMAT, "%s: /question has %zu rows, /answer %zu%s; they must be as many", path,
+                   l->n_question, l->n_answer, ids);
     return l->n_question ? ST_OK : ERR(ST_E_FORMAT, "%s: no rows", path);
 }
 
