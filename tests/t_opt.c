@@ -339,6 +339,8 @@ START_TEST(the_manual_says_all_of_the_tables)
         ck_assert_msg(strstr(page, item) != NULL, "no %s", item);
         snprintf(want, sizeof want, " --%s", r->name);
         ck_assert_msg(strstr(completion, want) != NULL, "completion lacks%s", want);
+        ck_assert_msg(!r->choices || !strchr(r->choices, '|'), "--%s: choices are parted by commas", r->name);
+        ck_assert_msg(!r->arg || !strchr(r->arg, '|'), "--%s: choices belong to its row", r->name);
     }
     for (const struct command_row *c = command_table; c->name; c++) {
         snprintf(want, sizeof want, "\n.B %s\n", c->name);

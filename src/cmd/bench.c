@@ -30,7 +30,7 @@ static void help(FILE *f)
 
 enum status cmd_bench(int argc, char **argv)
 {
-    if (argc > 0 && strcmp(argv[0], "--help") == 0) {
+    if (argc > 0 && options_is_help(argv[0])) {
         help(stdout);
         return ST_OK;
     }

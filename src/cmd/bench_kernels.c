@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "base/rng.h"
+#include "cmd/options.h"
 
 enum { FILL = 1 << 20 };
 
@@ -87,38 +88,42 @@ static enum status measure(struct ops *o, const struct bench_row *r, double *cop
     return st;
 }
 
-static int usage(void)
+static int wanted(const struct bench_row *r, const char *only)
 {
-    puts("usage: pdflash bench kernels [--device cpu|cuda] [--act bf16|fp32] [--only TEXT]\n\n"
-         "Times every operation at the per-rank shapes of the real Kimi-K3 (random weights; no checkpoint). CUDA: medians of\n"
-         "graph replays. The first row measures the copy bandwidth that the shares refer to. --only: rows whose\n"
-         "name or shape contains TEXT.");
-    return 0;
+    return !only || strstr(r->name, only) || strstr(r->shape, only);
+}
+
+/* the copy row alone would look like a measurement of what was asked for */
+static enum status refuse_unknown(const char *only)
+{
+    char names[512] = "";
+    size_t n = 0;
+    for (const struct bench_row *r = bench_rows; r->name; r++) {
+        if (wanted(r, only)) return ST_OK;
+        const struct bench_row *first = bench_rows;
+        while (strcmp(first->name, r->name) != 0) first++;
+        if (first == r && n < sizeof names)
+            n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", r->name);
+    }
+    return ERR(ST_E_USAGE, "--only '%s': in no row's name or shape; names are %s", only, names);
 }
 
 enum status bench_kernels(int argc, char **argv)
 {
-    const char *device = ops_cuda_devices() ? "cuda" : "cpu", *act = "bf16", *only = "";
-    struct ops o;
+    struct options o;
+    struct ops ops;
+    int n, help;
     double copy_rate = 0;
-    for (int i = 0; i < argc; i += 2) {
-        const char **to = strcmp(argv[i], "--device") == 0 ? &device
-                          : strcmp(argv[i], "--act") == 0  ? &act
-                          : strcmp(argv[i], "--only") == 0 ? &only
-                                                           : NULL;
-        if (strcmp(argv[i], "--help") == 0) return usage(), ST_OK;
-        if (!to || i + 1 == argc) return ERR(ST_E_USAGE, "bench kernels: \"%s\" is not an option, or has no value; try --help", argv[i]);
-        *to = argv[i + 1];
-    }
-    if (strcmp(act, "bf16") && strcmp(act, "fp32")) return ERR(ST_E_USAGE, "--act %s: bf16 or fp32", act);
-    if (strcmp(device, "cuda") && strcmp(device, "cpu")) return ERR(ST_E_USAGE, "--device %s: cpu or cuda", device);
-    enum ops_act mode = strcmp(act, "bf16") == 0 ? ACT_BF16 : ACT_FP32;
-    if (strcmp(device, "cuda") == 0) TRY(ops_cuda_open(mode, 0, &o));
-    else TRY(ops_cpu_open(mode, NULL, &o));
-    printf("# %s %s, act %s\n", o.name, o.isa, act);
+    TRY(options_parse(CMD_BENCH_KERNELS, argc, argv, &o, NULL, 0, &n, &help));
+    if (help) return ST_OK;
+    TRY(refuse_unknown(o.only));
+    enum ops_act act = o.act == OPT_ACT_BF16 ? ACT_BF16 : ACT_FP32;
+    int cuda = o.device == DEVICE_CUDA || (o.device == DEVICE_AUTO && ops_cuda_devices() > 0);
+    TRY(cuda ? ops_cuda_open(act, 0, &ops) : ops_cpu_open(act, NULL, &ops));
+    printf("# %s %s, act %s\n", ops.name, ops.isa, act == ACT_BF16 ? "bf16" : "fp32");
     enum status st = ST_OK;
     for (const struct bench_row *r = bench_rows; st == ST_OK && r->name; r++)
-        if (r == bench_rows || strstr(r->name, only) || strstr(r->shape, only)) st = measure(&o, r, &copy_rate);
-    o.close(&o);
+        if (r == bench_rows || wanted(r, o.only)) st = measure(&ops, r, &copy_rate);
+    ops.close(&ops);
     return st;
 }

@@ -6,7 +6,7 @@
 #include "build_id.h"
 #include "cmd/options.h"
 
-#define MANUAL_DATE "2026-11-30" /* of the text below */
+#define MANUAL_DATE "2026-12-01" /* of the text below */
 
 /* one character as roff wants it: hyphens that can be copied, nothing that is a request or a quote */
 static void put(FILE *f, char c)
@@ -113,7 +113,7 @@ static void facts(FILE *f, const struct opt_row *r)
 static void options(FILE *f)
 {
     section(f, "OPTIONS");
-    text(f, "A value follows its option as the next word or after an equals sign. Every command takes --help.");
+    text(f, "A value follows its option as the next word or after an equals sign. Every command takes --help, or -h.");
     for (const struct opt_row *r = options_table; r->name; r++) {
         const char *value = r->kind == OPT_FLAG ? "" : r->kind == OPT_CHOICE ? r->choices : r->arg ? r->arg : "VALUE";
         fputs(".TP\n.BI \\-\\-", f);
@@ -315,6 +315,20 @@ static int is_file(const struct opt_row *r)
     return r->arg && (strcmp(r->arg, "FILE") == 0 || strcmp(r->arg, "DIR") == 0);
 }
 
+/* the words of a choice, after its option behind a command that has this row: another may have others */
+static void choice(FILE *f, const struct opt_row *r)
+{
+    const char *between = "    ";
+    for (const struct command_row *c = command_table; c->name; c++)
+        if (c->command & r->commands) {
+            fprintf(f, "%s\"%s --%s\"", between, c->name, r->name);
+            between = " | ";
+        }
+    fputs(") COMPREPLY=($(compgen -W \"", f);
+    for (const char *s = r->choices; *s; s++) fputc(*s == ',' ? ' ' : *s, f);
+    fputs("\" -- \"$cur\")); return ;;\n", f);
+}
+
 void manual_completion(FILE *f)
 {
     const char *between = "";
@@ -324,25 +338,21 @@ void manual_completion(FILE *f)
           "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
           "        case ${COMP_WORDS[i]} in\n        -*) break ;;\n        *) cmd=\"${cmd:+$cmd }${COMP_WORDS[i]}\" "
           ";;\n        esac\n"
-          "        [ \"$cmd\" = bench ] || break\n    done\n    case $prev in\n",
+          "        [ \"$cmd\" = bench ] || break\n    done\n    case \"$cmd $prev\" in\n",
           f);
     for (const struct opt_row *r = options_table; r->name; r++)
-        if (r->kind == OPT_CHOICE) {
-            fprintf(f, "    --%s) COMPREPLY=($(compgen -W \"", r->name);
-            for (const char *c = r->choices; *c; c++) fputc(*c == ',' ? ' ' : *c, f);
-            fputs("\" -- \"$cur\")); return ;;\n", f);
-        }
+        if (r->choices) choice(f, r);
     fputs("    ", f);
     for (const struct opt_row *r = options_table; r->name; r++)
         if (is_file(r)) {
-            fprintf(f, "%s--%s", between, r->name);
+            fprintf(f, "%s*\" --%s\"", between, r->name);
             between = " | ";
         }
     fputs(") COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n", f);
     between = "    ";
     for (const struct opt_row *r = options_table; r->name; r++)
-        if (!is_file(r) && r->kind != OPT_FLAG && r->kind != OPT_CHOICE) {
-            fprintf(f, "%s--%s", between, r->name);
+        if (!is_file(r) && r->kind != OPT_FLAG && !r->choices) {
+            fprintf(f, "%s*\" --%s\"", between, r->name);
             between = " | ";
         }
     fputs(") return ;;\n    esac\n    case $cmd in\n    \"\") opts=\"help --help --version", f);

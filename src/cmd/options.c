@@ -6,6 +6,8 @@
 
 #define AT(field) offsetof(struct options, field)
 #define BIG 2147483647.0
+/* not OPT_CHOICE, for eagle3 is refused with a reason and a code of its own; completion offers these */
+#define SPECS "dflash,dspark,none"
 
 /* clang-format off */
 const struct opt_row options_table[] = {
@@ -29,7 +31,7 @@ const struct opt_row options_table[] = {
     {"prefill",     OPT_STR,    AT(prefill),     "pp=1,tp=1", "pp=,tp=,ep=", NULL, 0, 0, CMD_PLAN | CMD_RUN | CMD_BENCH_TRANSFER, 0, "prefill group: stages, tensor and expert parallel"},
     {"decode",      OPT_STR,    AT(decode),      "tp=1",    "tp=,ep=", NULL, 0, 0, CMD_PLAN | CMD_RUN | CMD_BENCH_TRANSFER, 0, "decode group"},
     {"single",      OPT_FLAG,   AT(single),      NULL,      NULL,     NULL, 0, 0, CMD_PLAN | CMD_RUN, 0, "one group (--decode) does both, without windows: the reference"},
-    {"spec",        OPT_STR,    AT(spec),        "dflash",  "dflash|dspark|none", NULL, 0, 0, CMD_PLAN | CMD_RUN | CMD_DIAGNOSE, 0, "speculation; must be what --draft is"},
+    {"spec",        OPT_STR,    AT(spec),        "dflash",  SPECS, SPECS, 0, 0, CMD_PLAN | CMD_RUN | CMD_DIAGNOSE, 0, "speculation; must be what --draft is"},
     {"block",       OPT_INT,    AT(block),       "0",       "N",      NULL, 0, 4096, CMD_RUN, 0, "verify N rows a step; 0: as trained"},
     {"confidence",  OPT_DOUBLE, AT(confidence),  "0",       "P",      NULL, 0, 1, CMD_RUN, 0, "dspark: verify the drafts before the first whose confidence is below P; 0: all"},
     {"adaptive",    OPT_FLAG,   AT(adaptive),    NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "verify as many rows a step as measured acceptance and step times make worth it"},
@@ -48,8 +50,10 @@ const struct opt_row options_table[] = {
     {"chunk",       OPT_INT,    AT(chunk),       "8192",    "TOKENS", NULL, 1, BIG, CMD_PLAN | CMD_RUN | CMD_DIAGNOSE, 0, "prefill chunk"},
     {"page",        OPT_INT,    AT(page),        "64",      "TOKENS", NULL, 1, 65536, CMD_PLAN | CMD_RUN | CMD_DIAGNOSE, 0, "tokens per page"},
     {"device",      OPT_CHOICE, AT(device),      "cpu",     NULL,     "cpu,cuda", 0, 0, CMD_RUN | CMD_BENCH_TRANSFER | CMD_BENCH_COLL, 0, "backend"},
+    {"device",      OPT_CHOICE, AT(device),      "auto",    NULL,     "cpu,cuda,auto", 0, 0, CMD_BENCH_KERNELS, 0, "backend; auto: a GPU if there is one"},
     {"graphs",      OPT_CHOICE, AT(graphs),      "auto",    NULL,     "auto,on,off", 0, 0, CMD_RUN, 0, "with --device cuda: start the launches of a decode step together, as CUDA graphs; auto: when the decode group is one rank, where no sum waits for the host"},
     {"act",         OPT_CHOICE, AT(act),         "fp32",    NULL,     "fp32,bf16", 0, 0, CMD_RUN, 0, "activations of the matrix products"},
+    {"act",         OPT_CHOICE, AT(act),         "bf16",    NULL,     "fp32,bf16", 0, 0, CMD_BENCH_KERNELS, 0, "activations of the matrix products"},
     {"kv-dtype",    OPT_CHOICE, AT(kv),          "bf16",    NULL,     "bf16,fp32", 0, 0, CMD_PLAN | CMD_RUN | CMD_DIAGNOSE, 0, "latent rows, conv tails, draft K/V"},
     {"mla-prefill", OPT_CHOICE, AT(mla_prefill), "absorbed", NULL,    "absorbed,expanded", 0, 0, CMD_RUN, 0, "form of MLA in prefill"},
     {"isa",         OPT_CHOICE, AT(isa),         "auto",    NULL,     "auto,scalar,avx2,avx512,avx512bf16,amx", 0, 0, CMD_RUN | CMD_DIAGNOSE, 0, "CPU kernels; auto: the best that every rank has"},
@@ -80,6 +84,7 @@ const struct opt_row options_table[] = {
     {"mib",         OPT_INT,    AT(mib),         "32",      "N",      NULL, 1, 65536, CMD_BENCH_TRANSFER, 0, "MiB to each decode rank in a repetition"},
     {"reps",        OPT_INT,    AT(reps),        "15",      "N",      NULL, 1, BENCH_REPS_MAX, CMD_BENCH_TRANSFER | CMD_BENCH_COLL, 0, "repetitions (collectives: at most, in a batch); medians are printed"},
     {"rows",        OPT_STR,    AT(rows),        "1,16,128,512,8192", "N,...", NULL, 0, 0, CMD_BENCH_COLL, 0, "rows of 7168 values of a sum and of a chunk"},
+    {"only",        OPT_STR,    AT(only),        NULL,      "TEXT",   NULL, 0, 0, CMD_BENCH_KERNELS, 0, "only rows whose name or shape contains TEXT, after the first one, the copy that shares refer to"},
     {"debug",       OPT_FLAG,   AT(debug),       NULL,      NULL,     NULL, 0, 0, CMD_RUN, 0, "more log lines"},
     {NULL, OPT_FLAG, 0, NULL, NULL, NULL, 0, 0, 0, 0, NULL},
 };
@@ -109,8 +114,9 @@ const struct command_row command_table[] = {
     {"bench collectives", CMD_BENCH_COLL, NULL, "sums of a TP group and the hand-off between stages, by every path, beside NCCL's own (under mpirun)",
      "mpirun -n N pdflash bench collectives [--device cuda] [--comm nccl] [--rows 16,8192] [options]\n"
      "           one group of N ranks, one pipeline of N stages"},
-    {"bench kernels", 0, NULL, "every operation at the real Kimi-K3's per-rank shapes, on the CPU or a GPU",
-     "pdflash bench kernels [--device cpu|cuda] [--act bf16|fp32] [--only TEXT]"},
+    {"bench kernels", CMD_BENCH_KERNELS, NULL, "every operation at the real Kimi-K3's per-rank shapes, on the CPU or a GPU",
+     "pdflash bench kernels [--device cpu|cuda] [--act bf16|fp32] [--only TEXT]\n"
+     "           random weights, no checkpoint; medians, with CUDA of graph replays"},
     {NULL, 0, NULL, NULL, NULL},
 };
 /* clang-format on */
@@ -122,12 +128,17 @@ static const char *usage(enum command cmd)
     return c->name ? c->usage : "";
 }
 
+int options_is_help(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
 enum status options_parse(enum command cmd, int argc, char **argv, struct options *o_p, const char **pos, int max_pos,
                           int *n_pos_p, int *help_p)
 {
     *help_p = 0;
     for (int i = 0; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0) {
+        if (options_is_help(argv[i])) {
             printf("usage: %s\n\noptions:\n", usage(cmd));
             opt_help(options_table, (unsigned)cmd, stdout);
             *help_p = 1;

@@ -8,12 +8,12 @@
 
 enum command {
     CMD_PROMPTS = 1, CMD_PLAN = 2, CMD_RUN = 4, CMD_SHOW = 8, CMD_GRADE = 16, CMD_BENCH_TRANSFER = 32, CMD_MERGE = 64,
-    CMD_REBUILD = 128, CMD_DIAGNOSE = 256, CMD_BENCH_COLL = 512
+    CMD_REBUILD = 128, CMD_DIAGNOSE = 256, CMD_BENCH_COLL = 512, CMD_BENCH_KERNELS = 1024
 };
 enum { BENCH_REPS_MAX = 200 };
 
 /* indices of OPT_CHOICE values, in the order of the table's lists */
-enum opt_device { DEVICE_CPU, DEVICE_CUDA };
+enum opt_device { DEVICE_CPU, DEVICE_CUDA, DEVICE_AUTO /* bench kernels only */ };
 enum opt_act { OPT_ACT_FP32, OPT_ACT_BF16 };
 enum opt_kv { OPT_KV_BF16, OPT_KV_FP32 };
 enum opt_comm { OPT_COMM_AUTO, OPT_COMM_MPI, OPT_COMM_SHM, OPT_COMM_NCCL };
@@ -30,6 +30,7 @@ struct options {
     const char *html, *trace, *csv, *reference; /* show */
     const char *sizes;              /* bench transfer */
     const char *rows;               /* bench collectives */
+    const char *only;               /* bench kernels */
     int mib, reps;
     /* topology */
     const char *prefill, *decode;
@@ -55,7 +56,8 @@ struct options {
 
 extern const struct opt_row options_table[];
 
-/* options_parse - words of a subcommand; prints help and sets *help_p when --help is among them. */
+/* options_parse - words of a subcommand; prints help and sets *help_p when a word asks for it (options_is_help). */
+int options_is_help(const char *word); /* --help, -h */
 enum status options_parse(enum command cmd, int argc, char **argv, struct options *o_p, const char **pos, int max_pos,
                           int *n_pos_p, int *help_p);
 /* options_given - whether an option with a text value stands on the command line (of a struct that options_parse filled).

@@ -37,4 +37,10 @@ expect 1 "sizes" "numbers of KiB" $MPIRUN -n 2 "$PDFLASH" bench transfer --sizes
 expect 1 "a page larger than all" "is more than --mib 1" $MPIRUN -n 2 "$PDFLASH" bench transfer --sizes 1024 --mib 1
 expect 1 "no such measurement" "'speed' is not a measurement" "$PDFLASH" bench speed
 expect 0 "list" "transfer  *prefill to decode" "$PDFLASH" bench --help
+expect 0 "list by -h" "transfer  *prefill to decode" "$PDFLASH" bench -h
+for h in --help -h; do expect 0 "kernels $h" "--only TEXT" "$PDFLASH" bench kernels $h; done
+expect 1 "kernels of no such name" "only 'nothing': .* names are copy, .*, linear, .*, draft attend (" "$PDFLASH" bench kernels --only nothing
+check "nothing is measured then" sh -c "! grep -q GB/s '$W/expect.log'"
+expect 1 "kernels, an unknown device" "device: 'tpu' is unknown" "$PDFLASH" bench kernels --device tpu
+expect 1 "kernels, an unknown option" "did you mean --only" "$PDFLASH" bench kernels --onl x
 finish
