@@ -240,6 +240,31 @@ static const char *line_of(const char *text, const char *begins, char *line, siz
     return line;
 }
 
+/* a run that is interrupted early has no figure of its first quarter */
+START_TEST(memory_that_was_not_measured_is_not_zero)
+{
+    static const char head[] = "peak memory after a quarter of the requests and at the end: largest rank ";
+    enum { MIB = 1048576 };
+    static const struct {
+        struct rank_stats r[2];
+        const char *want;
+    } cases[] = {
+        {{{.rss_quarter = 10 * MIB, .rss_end = 20 * MIB}, {.rss_quarter = 25 * MIB, .rss_end = 30 * MIB}},
+         "1: 25.0 and 30.0 MiB; most growth rank 0: 10.0 to 20.0 MiB"},
+        {{{.rss_quarter = 0, .rss_end = 40 * MIB}, {.rss_quarter = 25 * MIB, .rss_end = 30 * MIB}},
+         "0: not measured and 40.0 MiB; most growth rank 1: 25.0 to 30.0 MiB"},
+        {{{.rss_quarter = 0, .rss_end = 20 * MIB}, {.rss_quarter = 0, .rss_end = 30 * MIB}},
+         "1: not measured and 30.0 MiB; most growth: not measured"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[256];
+        progress_memory(cases[i].r, 2, text, sizeof text);
+        ck_assert_msg(strncmp(text, head, strlen(head)) == 0, "%s", text);
+        ck_assert_str_eq(text + strlen(head), cases[i].want);
+    }
+}
+END_TEST
+
 START_TEST(the_table_splits_work_from_waiting)
 {
     char out[2048], line[256];
@@ -288,6 +313,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, a_terminal_keeps_one_line);
     SUITE_TEST(tc, terminals_are_known);
     tc = SUITE_CASE(s, "table", 20);
+    SUITE_TEST(tc, memory_that_was_not_measured_is_not_zero);
     SUITE_TEST(tc, the_table_splits_work_from_waiting);
     SUITE_TEST(tc, a_table_of_nothing);
 }

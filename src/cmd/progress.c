@@ -204,3 +204,32 @@ void progress_table(FILE *f, const struct progress_state *s, const struct rank_s
     print_group(f, "prefill", &prefill);
     print_group(f, prefill.ranks ? "decode" : "single", &decode);
 }
+
+/* MiB, or that the run ended before */
+static const char *mib(int64_t bytes, char *buf, size_t n)
+{
+    if (bytes > 0)
+        snprintf(buf, n, "%.1f", (double)bytes / 1048576);
+    else
+        snprintf(buf, n, "not measured");
+    return buf;
+}
+
+const char *progress_memory(const struct rank_stats *r, int n, char *buf, size_t room)
+{
+    int most = 0, grew = -1;
+    char quarter[24], growth[80] = ": not measured";
+    for (int i = 0; i < n; i++) {
+        if (r[i].rss_end > r[most].rss_end) most = i;
+        if (r[i].rss_quarter == 0) continue;
+        if (grew < 0 || r[i].rss_end - r[i].rss_quarter > r[grew].rss_end - r[grew].rss_quarter) grew = i;
+    }
+    if (grew >= 0)
+        snprintf(growth, sizeof growth, " rank %d: %.1f to %.1f MiB", grew, (double)r[grew].rss_quarter / 1048576,
+                 (double)r[grew].rss_end / 1048576);
+    snprintf(buf, room,
+             "peak memory after a quarter of the requests and at the end: largest rank %d: %s and %.1f MiB; "
+             "most growth%s",
+             most, mib(r[most].rss_quarter, quarter, sizeof quarter), (double)r[most].rss_end / 1048576, growth);
+    return buf;
+}

@@ -50,5 +50,8 @@ void progress_show(const struct progress *p, const struct progress_state *s);
 /* progress_table - the end of a run: counts, then seconds of each group of ranks, work split from waiting. s: state at
  * the end; r: [n] figures of all ranks. work: computing, without waiting for others in sums; waiting: the rest. */
 void progress_table(FILE *f, const struct progress_state *s, const struct rank_stats *r, int n);
+/* progress_memory - the line about peak memory; returns buf. Peak resident sizes do not shrink: what grew after a
+ * quarter of the requests is a leak or a late first use. A rank that ended before has no figure of the quarter. */
+const char *progress_memory(const struct rank_stats *r, int n, char *buf, size_t room);
 
 #endif

@@ -347,24 +347,10 @@ static void print_free(const struct rank_stats *s, int n)
     }
 }
 
-/* peak resident sizes do not shrink: what grew after a quarter of the requests is a leak or a late first use */
-static void print_memory(const struct rank_stats *s, int n)
-{
-    int most = 0, grew = 0;
-    for (int i = 0; i < n; i++) {
-        if (s[i].rss_end > s[most].rss_end) most = i;
-        if (s[i].rss_end - s[i].rss_quarter > s[grew].rss_end - s[grew].rss_quarter) grew = i;
-    }
-    log_info("peak memory after a quarter of the requests and at the end: largest rank %d: %.1f and %.1f MiB; most growth rank %d: "
-             "%.1f to %.1f MiB",
-             most, (double)s[most].rss_quarter / 1048576, (double)s[most].rss_end / 1048576, grew,
-             (double)s[grew].rss_quarter / 1048576, (double)s[grew].rss_end / 1048576);
-}
-
 static enum status leader_end(struct job *j, const struct rank_stats *all, const struct span *span, size_t n_spans)
 {
     int lead = leader_rank(j);
-    char *plan = NULL;
+    char *plan = NULL, memory[256];
     log_status("");
     stop_speak_now();
     print_ranks(all, j->w.size);
@@ -375,7 +361,7 @@ static enum status leader_end(struct job *j, const struct rank_stats *all, const
     log_info("orders %lld, aborts %lld, words QUIET %llu, late reports %lld, starts %lld; start delay at most %lld ticks",
              (long long)all[lead].orders, (long long)all[lead].aborts, (unsigned long long)quiets, (long long)all[lead].stale,
              (long long)all[lead].starts, (long long)all[lead].start_delay_max);
-    print_memory(all, j->w.size);
+    log_info("%s", progress_memory(all, j->w.size, memory, sizeof memory));
     TRY(facts_plan_json(&j->told, &j->plan, &plan));
     const char *osc = j->s.topo.single ? "none" : transfer_osc(j->rc.transfer.transport);
     enum status st = record_spans(j->rec, all, span, n_spans);
@@ -387,7 +373,7 @@ static enum status leader_end(struct job *j, const struct rank_stats *all, const
     progress_table(stderr, &state, all, j->w.size);
     log_info("%s: %d of %d rows, %s", j->o.out, record_committed(j->rec) - unfinished, record_rows(j->rec),
              j->complete ? "complete" : "not complete");
-    if (unfinished) log_warn("%d rows failed or were aborted; `pdflash show` lists them, --resume tries them again", unfinished);
+    if (unfinished) log_warn("%d rows failed or were aborted; `pdflash grade` lists them, --resume tries them again", unfinished);
     return ST_OK;
 }
 

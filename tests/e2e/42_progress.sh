@@ -57,6 +57,8 @@ set -- $(table "$W/resumed.log")
 timeout 300 $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/fail.h5" --force-new --inject fail:0@3 --progress 0.02 >"$W/fail.log" 2>&1
 [ $? = 4 ] && pass "a run with a failed row" || fail "a run with a failed row"
 check "lines count it" grep -q "of 12 rows, 1 failed, " "$W/fail.log"
+check "the end names the command that lists it" grep -q "1 rows failed or were aborted; .pdflash grade. lists them" "$W/fail.log"
+check "that command does" sh -c "'$PDFLASH' grade '$W/fail.h5' | grep -q 'prefill rank 0'"
 set -- $(table "$W/fail.log")
 [ "$1 $2 $3 $4 $5" = "12 0 11 1 0" ] && pass "the table counts it" || fail "the table: $*"
 

@@ -131,6 +131,8 @@ if [ $rc = 75 ] && [ "$rows" = 0 ]; then
 else
     fail "USR1 during start-up: exit $rc, $rows rows"
 fi
+check "USR1 during start-up: memory of the first quarter is not measured" \
+    grep -q "peak memory .* largest rank [0-3]: not measured and [1-9].* most growth: not measured" "$W/early.log"
 check "USR1 during start-up: resume" $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/early.h5" --resume
 check "USR1 during start-up and resume: same tokens" $X equal "$W/whole.h5" "$W/early.h5"
 # nobody waits for ever for a rank that does not come through its start
