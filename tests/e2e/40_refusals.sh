@@ -10,6 +10,7 @@ pd="--prefill pp=2,tp=1 --decode tp=2"
 expect 1 "no command" "usage" "$PDFLASH"
 expect 1 "unknown command" "not a command" "$PDFLASH" rum
 expect 0 "help" "--concurrency" "$PDFLASH" run --help
+expect 0 "help by -h" "--concurrency" "$PDFLASH" run -h
 expect 1 "unknown option" "did you mean --concurrency" "$PDFLASH" $base --concurency 3
 expect 1 "number out of range" "out of range" "$PDFLASH" $base --concurrency 0
 expect 1 "an option given twice" "concurrency is given twice, as '3' and as '4'" "$PDFLASH" $base --concurrency 3 --concurrency=4
@@ -144,6 +145,29 @@ printf 'no line end' >>"$W/words.h5.jsonl" && cp "$W/words.h5.jsonl" "$W/before"
 expect 2 "resume beside questions that have the journal's name" "words.h5.jsonl: .* none of results; name another" \
     "$PDFLASH" run $MODEL --prompts "$W/p.h5" --single --max-new 4 --out "$W/words.h5" --resume
 check "resume beside questions: they are as they were" cmp "$W/before" "$W/words.h5.jsonl"
+
+# a whole file beside something that has its journal's name: moving that away is enough
+job 1 kept --single --prompts "$W/p.h5" --max-new 4
+again="$PDFLASH run $MODEL --prompts $W/p.h5 --single --max-new 4 --out $W/kept.h5 --resume"
+cp README.md "$W/kept.h5.jsonl"
+expect 2 "resume beside a foreign journal" "kept.h5.jsonl: .*kept.h5 is whole: move .* away, and --resume" $again
+mv "$W/kept.h5.jsonl" "$W/kept.away"
+expect 0 "resume once it is moved away" "attempt 2, 1 of 1 questions are done" $again
+rm "$W/kept.h5"
+expect 0 "resume without the file" "kept.h5: missing; rebuilt from" $again
+check "resume without the file: no error" sh -c "! grep -q 'error:' '$W/expect.log'"
+truncate -s -1000 "$W/kept.h5" && printf '{"kind":"row' >>"$W/kept.h5.jsonl"
+expect 0 "resume of a damaged file" "kept.h5: not a whole HDF5 file.*; rebuilt from" $again
+check "resume of a damaged file: no error" sh -c "! grep -q 'error:' '$W/expect.log'"
+check "resume of a damaged file: each warning once" sh -c "grep -c warning: '$W/expect.log' | grep -qx 2"
+
+# one file named for another: the right one is said
+expect 2 "questions as --prompts" "gsm8k-test64.jsonl: JSON lines, .*pdflash prompts --jsonl inputs/gsm8k-test64.jsonl" \
+    "$PDFLASH" run $MODEL --single --out "$W/no.h5" --prompts inputs/gsm8k-test64.jsonl
+expect 2 "results as --journal" "kept.h5: an HDF5 file; .*kept.h5.jsonl" "$PDFLASH" rebuild --journal "$W/kept.h5" --out "$W/no.h5"
+for c in "merge --out $W/no.h5" show grade; do
+    expect 2 "a journal: ${c%% *}" "kept.h5.jsonl: the journal of results, .*take the .h5 file" "$PDFLASH" $c "$W/kept.h5.jsonl"
+done
 
 # a directory for evidence: its parents are made, what it holds is not mixed with another run's
 rm -rf "$W/ev" && mkdir -p "$W/ev/used" && echo keep >"$W/ev/used/notes.txt" && echo keep >"$W/ev/file"
