@@ -117,7 +117,11 @@ run_ranks() {
         told=$SECONDS
         say "USR1: finishing what runs, for at most $GRACE s"
         kill -USR1 "$launch"
-        (sleep "$GRACE" && kill -TERM "$launch") >/dev/null 2>&1 &
+        ( # who kills the timer means its sleep too
+            sleep "$GRACE" &
+            trap "kill $! 2>/dev/null" TERM
+            wait $! && kill -TERM "$launch"
+        ) >/dev/null 2>&1 &
         timer=$!
     }
     rc=75 new_rows=0 interrupted=1

@@ -41,6 +41,43 @@ refuses "a stage of 4 ranks would lie on two nodes" SLURM_JOB_NUM_NODES=4 PREFIL
 expect 2 "refused: no job" "this is no Slurm job; submit it: sbatch jobs/pdflash.sbatch" bash jobs/pdflash.sbatch
 check "refusals leave nothing" sh -c "! ls $W/no.* 2>/dev/null | grep ."
 
+# USR1: handed on, or TERM after GRACE; the timer leaves no process. What stands for mpirun answers USR1 with 75 at once, or only TERM
+cat >"$W/mpirun" <<'S'
+#!/bin/bash
+[ "$ANSWERS" != USR1 ] || trap 'exit 75' USR1
+[ "$ANSWERS" = USR1 ] || trap '' USR1
+trap 'exit 1' TERM
+touch "$STARTED"
+for _ in $(seq 100); do sleep 0.1; done
+S
+chmod +x "$W/mpirun"
+cat >"$W/grace" <<'S'
+PDFLASH_DIR=. n_ranks=2 OUT=none.h5 DRAFT='' BIND='' ARGS=''
+. jobs/common.sh
+run_ranks
+echo "rc $rc, interrupted ${interrupted:-0}"
+S
+grace() { # ANSWERS GRACE WANT
+    rm -f "$W/started"
+    env SLURM_JOB_ID=1 SLURM_JOB_NODELIST=here MODEL=m PROMPTS=p PREFILL=pp=1 DECODE=tp=1 DEVICE=cpu PDFLASH=pdflash ANSWERS="$1" GRACE="$2" \
+        STARTED="$W/started" MPIRUN="$W/mpirun" bash "$W/grace" >"$W/grace.log" 2>&1 &
+    local job=$! left
+    for _ in $(seq 100); do [ -e "$W/started" ] && break; sleep 0.05; done
+    kill -USR1 $job
+    wait $job
+    sleep 0.2
+    left=
+    [ "$1" != USR1 ] || left=$(grep -lsxaz "[${2:0:1}]${2:1}" /proc/[0-9]*/cmdline) # else it has ended by itself
+    if grep -q "^rc $3, interrupted 1" "$W/grace.log" && [ -z "$left" ]; then
+        pass "USR1, mpirun answers $1: rc $3, no timer left"
+    else
+        fail "USR1, mpirun answers $1: expected rc $3; left: $left"
+        cat "$W/grace.log"
+    fi
+}
+grace USR1 86371 75
+grace TERM 1 1
+
 # jobs/bind on invented hosts: two nodes, of which the processes may use processors 0 and 1
 mkdir -p "$W/sys/devices/system/node/node0" "$W/sys/devices/system/node/node1" "$W/sys/bus/pci/devices/0000:1b:00.0" "$W/bin"
 echo 0-1 >"$W/sys/devices/system/node/online"
