@@ -1,6 +1,6 @@
 #!/bin/bash
 # tools/launch: the exit code and signals are mpirun's; an mpirun that has no living process left does not hold the allocation.
-# One INT, TERM or HUP reaches mpirun, however it comes; nothing stays behind.
+# One INT, TERM or HUP reaches mpirun, however it comes; nothing stays behind, and where the rows are is said.
 . "$(dirname "$0")/lib.sh"
 expect 0 "the exit code 0 is passed on" "4 ranks" tools/launch $MPIRUN -n 4 sh -c '[ "$OMPI_COMM_WORLD_RANK" = 0 ] && echo "$OMPI_COMM_WORLD_SIZE ranks"; exit 0'
 expect 75 "any other exit code is passed on" "" tools/launch $MPIRUN -n 2 sh -c 'exit 75'
@@ -98,6 +98,11 @@ clean() {
     check "$1: 2 rows can be read" test "$($X rows "$W/$1.h5" | wc -l)" = 2
     sweep_shm "$W/mark"
 }
+says_once() { # NAME SIGNAL
+    local n
+    n=$(grep -c "\[launch\] ended by SIG$2: rows so far are in $W/$1.h5 (2 finished); .--resume." "$W/$1.log")
+    if [ "$n" = 1 ]; then pass "$1: said where the rows are"; else fail "$1: said $n times"; tail -5 "$W/$1.log"; fi
+}
 fresh usr1
 $run --out "$W/usr1.h5" >"$W/usr1.log" 2>&1 &
 job=$!
@@ -119,6 +124,7 @@ for case in "int INT" "term TERM" "group-int INT"; do
     wait $job
     rc=$?
     clean $name 1
+    says_once $name $s
 done
 set +m
 # Ctrl-C at a terminal, twice in a row
@@ -131,6 +137,7 @@ if command -v script >/dev/null; then
     }
     rc=$(cat "$W/typed.rc")
     clean typed 1
+    says_once typed INT
 else
     echo "skip Ctrl-C at a terminal: no script (package bsdutils)"
 fi
