@@ -5,7 +5,6 @@ CUDA      ?= 0
 VARIANT   ?= $(if $(filter 1,$(CUDA)),release-cuda,release)
 CC        ?= cc
 MPICC     ?= mpicc
-NP        ?= 16
 BOOTSTRAP ?= 1
 PREFIX    ?= /usr/local
 B         := build/$(VARIANT)
@@ -68,7 +67,7 @@ bootstrap:
 # a build that a person did not ask -j for uses all cores
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 1))
 
-## run: the main job on the CPU: 64 GSM8K train questions, prefill pp=8, decode tp=8, 16 ranks
+## run: the main job on the CPU: 64 GSM8K train questions, prefill pp=8, decode tp=8, 16 ranks (ARGS="more run options")
 run: bootstrap
 	@$(MAKE) $(JOBS) --no-print-directory BOOTSTRAP=0 $(BIN)
 	@PDFLASH=$(BIN) tools/run-gsm8k

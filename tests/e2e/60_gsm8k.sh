@@ -19,4 +19,8 @@ PDFLASH=$PDFLASH OUT=$W/test QUESTIONS=test ARGS="--limit 24 --concurrency=8" to
     { fail "test-24"; tail -30 "$W/test.log"; }
 range "test-24 accept length" "$(value test accept_length)" 1.3 1.8
 range "test-24 questions" "$(value test questions)" 24 24
+
+# the line with + is what runs, with as many ranks as the layouts want
+ARGS="--limit 1 --prefill pp=2,tp=1 --decode=tp=2" OUT=$W/few tools/run-gsm8k >"$W/few.log" 2>&1 || { fail "4 ranks"; tail -5 "$W/few.log"; }
+check "the line of 4 ranks" grep -q "^+ $MPIRUN -n 4 $PDFLASH run --model .* --prefill pp=2,tp=1 --decode=tp=2$" "$W/few.log"
 finish
