@@ -81,4 +81,13 @@ expect 3 "a page that does not fit" "$W/r.html: cannot write: File too large; wh
 [ "$before" = "$(sizes)" ] && pass "files are as before" || fail "files are $(sizes), were $before"
 ls "$W"/*.tmp.* >/dev/null 2>&1 && fail "leftovers: $(ls "$W"/*.tmp.*)" || pass "no leftovers"
 [ -c /dev/full ] && pass "/dev/full is a device still" || fail "/dev/full was replaced"
+
+# the acceptance run, of two questions: six runs, one decision, in the last line
+expect 0 "acceptance" "^decision (train-64 at concurrency 8): \(continue\|diagnose\) - correct.*train64-none-c8.h5)$" \
+    env ARGS="--limit 2" OUT="$W/acceptance" PREFILL=pp=2,tp=1 DECODE=tp=1 PDFLASH="$PDFLASH" tools/acceptance
+check "one decision, the last line" sh -c "[ \$(grep -c '^decision' '$W/expect.log') = 1 ] && tail -1 '$W/expect.log' | grep -q '^decision'"
+check "each against its own concurrency" grep -q "is [0-9.]* times as fast as without drafts at concurrency 1, [0-9.]* times" "$W/expect.log"
+check "as many ranks as the layouts want" test "$(grep -c "^+ $MPIRUN -n 3 $PDFLASH run " "$W/expect.log")" = 6
+has "the report has the decision" "$W/acceptance/report.html" "decision.identical"
+check "the comparison has none" sh -c "! grep -q decision.identical '$W/acceptance/comparison.html'"
 finish
