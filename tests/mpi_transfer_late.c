@@ -328,7 +328,6 @@ static void ring(struct bench *b)
         for (int k = 0; k < COMP_N; k++)
             sent += o->staging_slots * transfer_plan_bytes(&b->t->peer[d].plan, (enum comp)k, b->t->max_pages, NULL);
     EXPECT(have >= sent && have % 4096 == 0 && (have - sent < 4096 || have == 64 << 10));
-    EXPECT(o->max_prompt == MAX_PROMPT || !sends(b) || have > 64 << 10);
 }
 
 START_TEST(the_ring_is_as_large_as_planned)
@@ -342,9 +341,10 @@ START_TEST(the_ring_is_as_large_as_planned)
         enum status st = bench_open(&b, &topo, &opt, k < 2 ? PLACE_DEVICE : PLACE_HOST);
         EXPECT(st == ST_OK);
         if (st == ST_OK) ring(&b);
-        int all = suite_all(failures == 0);
+        int all = suite_all(failures == 0), least = suite_all(st != ST_OK || transfer_pack_bytes(b.t) <= 64 << 10);
         if (all) bench_close(&b);
         ck_assert_msg(all, "case %d", k);
+        ck_assert_msg(k != 1 || !least, "no rank has more to send than the least ring holds");
     }
 }
 END_TEST

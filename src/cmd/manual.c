@@ -278,8 +278,8 @@ void manual_page(FILE *f)
     section(f, "NAME");
     fputs("pdflash \\- Kimi-K3 batch inference with split prefill and decode\n", f);
     section(f, "SYNOPSIS");
-    fputs(".B pdflash\n.I command\n.RI [ options ]\n.br\n.B pdflash help\n.RB [ \\-\\-man \" | \" \\-\\-completion "
-          "]\n.br\n"
+    fputs(".B pdflash\n.I command\n.RI [ options ]\n.br\n.B pdflash help\n"
+          ".RB [ \\-\\-man \" | \" \\-\\-completion \" | \" \\fIcommand\\fP ]\n.br\n"
           ".B pdflash \\-\\-version\n",
           f);
     section(f, "DESCRIPTION");
@@ -358,7 +358,10 @@ void manual_completion(FILE *f)
     fputs(") return ;;\n    esac\n    case $cmd in\n    \"\") opts=\"help --help --version", f);
     for (const struct command_row *c = command_table; c->name; c++)
         if (c->run) fprintf(f, " %s", c->name);
-    fputs("\" ;;\n    help) opts=\"--man --completion\" ;;\n    bench) opts=\"--help", f);
+    fputs("\" ;;\n    help) opts=\"--man --completion", f);
+    for (const struct command_row *c = command_table; c->name; c++)
+        if (c->run) fprintf(f, " %s", c->name);
+    fputs("\" ;;\n    bench) opts=\"--help", f);
     for (const struct command_row *c = command_table; c->name; c++)
         if (!c->run) fprintf(f, " %s", c->name + strcspn(c->name, " ") + 1);
     fputs("\" ;;\n", f);

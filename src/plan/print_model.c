@@ -49,8 +49,9 @@ void print_memory_text(FILE *f, const struct survey *s)
         fprintf(f, "    packing     %" PRId64 "\n", m->pack_bytes);
     }
     if (s->o->device_bytes)
-        fprintf(f, "  every rank fits: %" PRId64 " bytes a device; rank %d, the fullest, leaves %" PRId64 "\n",
-                s->o->device_bytes, s->totals.fullest, s->o->device_bytes - s->totals.most.device_bytes);
+        fprintf(f, "  every rank fits: %" PRId64 " bytes a device; rank %d, the fullest, leaves %" PRId64 " (%.2f GiB)\n",
+                s->o->device_bytes, s->totals.fullest, s->o->device_bytes - s->totals.most.device_bytes,
+                (double)(s->o->device_bytes - s->totals.most.device_bytes) / 1073741824.0);
 }
 
 /* ---- state of one request -------------------------------------------------------------------------------------- */

@@ -11,6 +11,12 @@ expect 1 "no command" "usage" "$PDFLASH"
 expect 1 "unknown command" "not a command" "$PDFLASH" rum
 expect 0 "help" "--concurrency" "$PDFLASH" run --help
 expect 0 "help by -h" "--concurrency" "$PDFLASH" run -h
+expect 0 "-h" "usage: pdflash COMMAND" "$PDFLASH" -h
+expect 0 "help of a command" "--concurrency" "$PDFLASH" help run
+expect 0 "help of a measurement" "--only TEXT" "$PDFLASH" help bench kernels
+expect 0 "help of all measurements" "transfer  *prefill" "$PDFLASH" help bench
+expect 1 "help of no command" "help: 'rum': name a command" "$PDFLASH" help rum
+expect 1 "help of two words" "help: 'now': name a command" "$PDFLASH" help run --help now
 expect 1 "unknown option" "did you mean --concurrency" "$PDFLASH" $base --concurency 3
 expect 1 "number out of range" "out of range" "$PDFLASH" $base --concurrency 0
 expect 1 "an option given twice" "concurrency is given twice, as '3' and as '4'" "$PDFLASH" $base --concurrency 3 --concurrency=4
@@ -81,7 +87,7 @@ expect 2 "prompt longer than the positions: plan" "at most 1048048 fit" "$PDFLAS
 expect 1 "dedupe in one group" "nothing moves" "$PDFLASH" $base --single --dedupe
 expect 1 "node size alone" "without --dedupe" $MPIRUN -n 4 "$PDFLASH" $base $pd --node-size 2
 K3="--model tests/data/k3-config --draft tests/data/k3-dflash-config --prefill pp=8,tp=4,ep=4 --decode tp=32,ep=4"
-expect 0 "plan: K3 on devices of 80 GiB" "every rank fits: 85899345920 bytes a device" "$PDFLASH" plan $K3 --gpu-memory 80
+expect 0 "plan: K3 on devices of 80 GiB" "every rank fits: 85899345920 bytes a device; .* leaves [0-9]* ([0-9.]* GiB)" "$PDFLASH" plan $K3 --gpu-memory 80
 expect 2 "plan: K3 on devices of 48 GiB" "weights 52424110336 + state .* --gpu-memory gives 51539607552; 64 of 64 ranks do not fit; the weights alone" \
     "$PDFLASH" plan $K3 --gpu-memory 48
 expect 2 "plan: K3, too long a prompt" "rank 32 (decode, .* take a shorter --max-prompt, less --concurrency or --slots" \
