@@ -153,10 +153,9 @@ finish_or_requeue() {
     fi
     if [ "$new_rows" -le 0 ]; then
         say "interrupted before a row was finished, $now: not requeued. --time too short? The same sbatch again goes on"
-    elif scontrol requeue "$job"; then
-        say "interrupted, $new_rows new rows, $now: requeued"
     else
-        say "interrupted, $new_rows new rows, $now: not requeued, scontrol refuses; the same sbatch again goes on"
+        say "interrupted, $new_rows new rows, $now: to be requeued" # before: what is requeued is ended at once
+        scontrol requeue "$job" || say "not requeued, scontrol refuses; the same sbatch again goes on"
     fi
     exit 75
 }

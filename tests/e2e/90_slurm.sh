@@ -376,7 +376,7 @@ starts slow 2
 ends "$limit" COMPLETED "the time limit"
 says limit "USR1: finishing what runs, for at most 90 s"
 says limit "3 of 8 rows, not complete" # finished, not dropped
-says limit "interrupted, 3 new rows, 3 rows in .*: requeued"
+says limit "interrupted, 3 new rows, 3 rows in .*: to be requeued"
 says limit "start 2\] 2 ranks on n[12], 3 rows are there"
 starts limit 2
 attempts limit 2
