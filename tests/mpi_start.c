@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "pd/guard.h"
 #include "pd/run.h"
 
 const char *const suite_name = "mpi_start";
@@ -53,6 +54,7 @@ static enum status run(const struct config *c, const struct safetensors *ckpt, i
     struct run_sink sink = {.ctx = tokens_p, .finished = finished};
     int prefill = world.role.role == ROLE_PREFILL;
     enum status e = prefill ? prefill_role(&world, &r, &st) : decode_role(&world, &r, &sink, &st);
+    guard_end(); /* of "the end of the run": this program has more to do */
     o.close(&o);
     return e;
 }
