@@ -31,7 +31,7 @@ job() {
 expect() {
     local code=$1 name=$2 text=$3
     shift 3
-    timeout 120 "$@" >"$W/expect.log" 2>&1
+    timeout $((240 * (1 + 3 * ${SANITIZE:-0}))) "$@" >"$W/expect.log" 2>&1
     local rc=$?
     if [ $rc != "$code" ]; then
         fail "$name: exit $rc, expected $code"
