@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/rng.h"
+#include "mpi_world.h"
 #include "nccl_double.h"
 #include "pd/coll.h"
 #include "pd/wait.h"
@@ -17,7 +18,6 @@
 /* np: 1 2 3 4 8 */
 const char *const suite_name = "mpi_coll";
 
-static struct world world;
 /* NCCL: the stand-in, see nccl_double.c */
 enum { VIA_MPI, VIA_SHM, VIA_NCCL, N_VIA };
 static struct nccl *nccl;
@@ -435,24 +435,24 @@ START_TEST(a_lone_task_of_many_is_refused)
 }
 END_TEST
 
-static void suite_world(void)
+static void world_and_nccl(void)
 {
     char why[NCCL_WHY];
-    if (world_start(NULL, NULL, &world) != ST_OK) exit(EXIT_FAILURE);
+    suite_world();
     nccl_double();
     if (nccl_load(&nccl, why) != ST_OK) exit(EXIT_FAILURE);
 }
 
-static void suite_world_end(void)
+static void world_and_nccl_end(void)
 {
     nccl_unload(nccl);
-    world_stop(&world);
+    suite_world_end();
 }
 
 void suite_fill(Suite *s)
 {
     TCase *tc = SUITE_CASE(s, "coll", 100);
-    tcase_add_unchecked_fixture(tc, suite_world, suite_world_end);
+    tcase_add_unchecked_fixture(tc, world_and_nccl, world_and_nccl_end);
     SUITE_TEST(tc, sum_has_the_bits_of_the_tree);
     SUITE_TEST(tc, any_largest_sum_can_be_asked_for);
     SUITE_TEST(tc, order_of_adding_matters_for_these_values);

@@ -8,12 +8,11 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "mpi_world.h"
 #include "pd/handshake.h"
 
 /* np: 1 2 5 8 */
 const char *const suite_name = "mpi_handshake";
-
-static struct world world;
 
 enum { LAYERS = 6, KDA_HEADS = 12, DRAFT_HEADS = 8, DRAFT_LAYERS = 3, SLOTS = 3 };
 
@@ -318,23 +317,17 @@ START_TEST(matching_ranks_pass_and_see_all_descriptors)
 }
 END_TEST
 
-static void suite_world(void)
+static void split_world(void)
 {
-    struct topology t;
-    if (world_start(NULL, NULL, &world) != ST_OK) exit(EXIT_FAILURE);
-    t = topology_of(world.size);
+    suite_world();
+    struct topology t = topology_of(world.size);
     if (world_split(&world, &t) != ST_OK) exit(EXIT_FAILURE);
-}
-
-static void suite_world_end(void)
-{
-    world_stop(&world);
 }
 
 void suite_fill(Suite *s)
 {
     TCase *tc = SUITE_CASE(s, "handshake", 100);
-    tcase_add_unchecked_fixture(tc, suite_world, suite_world_end);
+    tcase_add_unchecked_fixture(tc, split_world, suite_world_end);
     SUITE_TEST(tc, matching_ranks_pass_and_see_all_descriptors);
     SUITE_TEST(tc, each_changed_field_is_refused_on_every_rank);
     SUITE_TEST(tc, each_changed_field_is_refused_wherever_it_is);

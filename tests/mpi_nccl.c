@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/rng.h"
+#include "mpi_world.h"
 #include "nccl_double.h"
 #include "pd/coll.h"
 #include "pd/links.h"
@@ -23,7 +24,6 @@
 /* np: 2 3 4 8 */
 const char *const suite_name = "mpi_nccl";
 
-static struct world world;
 static char why[NCCL_WHY];
 
 static struct nccl *load(void)
@@ -468,16 +468,6 @@ START_TEST(ranks_of_a_device_must_fit_into_it_together)
     ck_assert(devices_fit(&w, &d, &c, &draft, &plan) == ST_OK);
 }
 END_TEST
-
-static void suite_world(void)
-{
-    if (world_start(NULL, NULL, &world) != ST_OK) exit(EXIT_FAILURE);
-}
-
-static void suite_world_end(void)
-{
-    world_stop(&world);
-}
 
 void suite_fill(Suite *s)
 {

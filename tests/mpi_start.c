@@ -6,12 +6,11 @@
 #include <string.h>
 #include <time.h>
 
+#include "mpi_world.h"
 #include "pd/guard.h"
 #include "pd/run.h"
 
 const char *const suite_name = "mpi_start";
-
-static struct world world;
 
 /* --watchdog, and how long the slower rank reads: longer than that, within what start-up may take */
 static const double watchdog = 1, reads = 1.6;
@@ -76,16 +75,6 @@ START_TEST(a_rank_that_reads_for_long_is_waited_for)
     safetensors_close(ckpt);
 }
 END_TEST
-
-static void suite_world(void)
-{
-    if (world_start(NULL, NULL, &world) != ST_OK) exit(EXIT_FAILURE);
-}
-
-static void suite_world_end(void)
-{
-    world_stop(&world);
-}
 
 void suite_fill(Suite *s)
 {

@@ -2,6 +2,7 @@
 #include "cmd/bench.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cmd/bench_kernels.h"
@@ -39,6 +40,17 @@ enum status cmd_bench(int argc, char **argv)
     help(stderr);
     return argc > 0 ? ERR(ST_E_USAGE, "bench: '%s' is not a measurement", argv[0])
                     : ERR(ST_E_USAGE, "bench: name a measurement");
+}
+
+static int by_value(const void *x, const void *y)
+{
+    double a = *(const double *)x, b = *(const double *)y;
+    return (a > b) - (a < b);
+}
+
+void bench_sort(double *v, int n)
+{
+    qsort(v, (size_t)n, sizeof *v, by_value);
 }
 
 /* ---- under mpirun ------------------------------------------------------------------------------------------------ */

@@ -7,6 +7,9 @@
 #include "ops/ops.h"
 #include "pd/world.h"
 
+/* bench_sort - n figures by rising value. */
+void bench_sort(double *v, int n);
+
 /* bench_transfer - the put leg of the transfer over a memcpy loop of the same runs by the same processes; queueing,
  * packing and unpacking timed apart, with CUDA against plain copies of as many bytes. Starts MPI; under mpirun. argv:
  * words after `bench transfer`. */

@@ -61,12 +61,6 @@ static enum status batch(struct coll_bench *b, enum status (*call)(struct coll_b
     return mpi_check(MPI_Allreduce(&mine, s_p, 1, MPI_DOUBLE, MPI_MAX, b->w.all), "MPI_Allreduce");
 }
 
-static int by_value(const void *x, const void *y)
-{
-    double a = *(const double *)x, c = *(const double *)y;
-    return (a > c) - (a < c);
-}
-
 /* seconds a call */
 static enum status timed(struct coll_bench *b, enum status (*call)(struct coll_bench *),
                          enum status (*over)(struct coll_bench *), double *s_p)
@@ -78,7 +72,7 @@ static enum status timed(struct coll_bench *b, enum status (*call)(struct coll_b
     if (n > b->o.reps) n = b->o.reps;
     if (n < 1) n = 1;
     for (int i = 0; i < BATCHES; i++) TRY(batch(b, call, over, n, &s[i]));
-    qsort(s, BATCHES, sizeof *s, by_value);
+    bench_sort(s, BATCHES);
     *s_p = s[BATCHES / 2];
     return ST_OK;
 }

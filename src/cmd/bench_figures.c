@@ -1,22 +1,15 @@
 /* The figures of bench transfer: medians, ratios, a table or JSON. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "build_id.h"
 #include "cmd/bench_transfer.h"
 
-static int by_value(const void *x, const void *y)
-{
-    double a = *(const double *)x, b = *(const double *)y;
-    return (a > b) - (a < b);
-}
-
 static double median(const double *v, int n)
 {
     double s[BENCH_REPS_MAX];
     memcpy(s, v, (size_t)n * sizeof *s);
-    qsort(s, (size_t)n, sizeof *s, by_value);
+    bench_sort(s, n);
     return n % 2 ? s[n / 2] : (s[n / 2 - 1] + s[n / 2]) / 2;
 }
 

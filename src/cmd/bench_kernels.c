@@ -2,12 +2,11 @@
 #include "cmd/bench_kernels.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/rng.h"
-#include "cmd/options.h"
+#include "cmd/bench.h"
 
 enum { FILL = 1 << 20 };
 
@@ -29,12 +28,6 @@ float *bench_fill(struct kernel_bench *b, int64_t n, float scale)
     return d;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* median wall time of a call on a backend that works in the caller's thread */
 static double host_time(void (*run)(void *), void *arg, int reps)
 {
@@ -48,7 +41,7 @@ static double host_time(void (*run)(void *), void *arg, int reps)
         clock_gettime(CLOCK_MONOTONIC, &b);
         us[i] = (double)(b.tv_sec - a.tv_sec) * 1e6 + (double)(b.tv_nsec - a.tv_nsec) * 1e-3;
     }
-    qsort(us, (size_t)reps, sizeof *us, by_size);
+    bench_sort(us, reps);
     return us[reps / 2];
 }
 

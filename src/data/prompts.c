@@ -6,6 +6,7 @@
 
 #include "base/buf.h"
 #include "base/hash.h"
+#include "data/gzip.h"
 #include "data/h5.h"
 
 #define SCHEMA "pdflash-prompts"
@@ -246,13 +247,13 @@ static enum status load(const struct h5 *f, struct prompts *p)
 /* Questions as they come, JSON lines (plain or gzip), are what people name first. Other files are h5_open's to refuse. */
 static enum status refuse_questions(const char *path)
 {
-    unsigned char head[64];
+    char head[64];
     FILE *in = h5_is_hdf5(path) ? NULL : fopen(path, "rb");
     if (!in) return ST_OK;
     size_t n = fread(head, 1, sizeof head, in), i = n >= 3 && memcmp(head, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     fclose(in);
     while (i < n && strchr(" \t\r\n", head[i])) i++;
-    int gzip = n >= 2 && head[0] == 0x1f && head[1] == 0x8b;
+    int gzip = gzip_is(head, n);
     if (!gzip && (i == n || head[i] != '{')) return ST_OK;
     return ERR(ST_E_FORMAT,
                "%s: %s, not a prompts file; make one of it and name that: pdflash prompts --jsonl %s --model DIR "

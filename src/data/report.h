@@ -74,7 +74,7 @@ struct report_decision {
     double accept_length, reference_accept_length;
     char why[160];    /* of the verdict, one clause */
     char note[512];   /* why identity was not made; "" */
-    char train_note[96]; /* why train-64 does not apply; "" */
+    const char *train_note; /* why train-64 does not apply; "" */
     char caveat[512]; /* what else differs between the two runs; "" */
 };
 struct report {

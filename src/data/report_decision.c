@@ -137,7 +137,7 @@ static const char *train_does_not_apply(const struct report *p)
 static void check_train(const struct report *p, struct report_decision *d)
 {
     const char *why = train_does_not_apply(p);
-    snprintf(d->train_note, sizeof d->train_note, "%s", why ? why : "");
+    d->train_note = why ? why : "";
     if (why) return;
     d->train_rows = p->questions;
     d->train_right = p->correct[GSM8K_OPENAI];

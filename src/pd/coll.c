@@ -34,7 +34,7 @@ static enum status look_at(struct coll *c, struct ops *o)
     TRY(o->mem_new(o, &b, 64, "collectives"));
     int device = b.place == PLACE_DEVICE;
     o->mem_free(o, &b);
-    if (device) TRY(o->mem_new(o, &c->scratch, c->scratch_bytes, "gathered partials"));
+    if (device) TRY(o->mem_new(o, &c->scratch, (size_t)c->size * c->slot_bytes, "gathered partials"));
     c->seen = o;
     return ST_OK;
 }
@@ -172,7 +172,6 @@ static enum status open_all(MPI_Comm comm, enum coll_kind kind, size_t most_slot
     if (max_values < 0) return ERR(ST_E_INTERNAL, "collectives: %lld values per rank", (long long)max_values);
     c->slot_bytes = (size_t)scratch_slot_bytes(max_values);
     if (c->slot_bytes > most_slot) c->slot_bytes = most_slot;
-    c->scratch_bytes = (size_t)scratch_sum_bytes(SUMS_STAGED, max_values, c->size);
     return c->size > 1 ? open_path(c, kind) : ST_OK;
 }
 

@@ -39,7 +39,6 @@ struct coll {
     struct coll_nccl *nccl; /* NULL: sums take `path` too */
     struct ops *seen;    /* backend whose memory was looked at */
     struct buf scratch;  /* device backends: the gathered partials in bmem; else empty */
-    size_t scratch_bytes; /* of it, where it is needed */
     double waited;       /* seconds */
     int64_t calls;
 };
