@@ -130,9 +130,9 @@ set +m
 # Ctrl-C at a terminal, twice in a row
 if command -v script >/dev/null; then
     fresh typed
-    # script ends when its input does
+    # script ends when its input does; without exec a $SHELL of dash stays between the two and ends by the INT itself, with 130
     { rows typed 2; printf '\003'; sleep 0.5; printf '\003'; sleep 15; } | {
-        script -qec "$run --out $W/typed.h5" /dev/null >"$W/typed.log" 2>&1
+        script -qec "exec $run --out $W/typed.h5" /dev/null >"$W/typed.log" 2>&1
         echo $? >"$W/typed.rc"
     }
     rc=$(cat "$W/typed.rc")
