@@ -78,7 +78,7 @@ static void kit_spans(struct results_writer *w)
 static inline const char *kit_run(const char *name, const char *text)
 {
     const char *path = suite_fresh(name);
-    const struct results_setup setup = {text ? text : "hash-1", 8, 4, NULL, 0};
+    const struct results_setup setup = {text ? text : "hash-1", 8, 4, NULL, 0, 0, 0};
     const char *const attr[] = {"spec",         "dflash",
                                 "topology",     text ? text : "pp2tp1/tp1",
                                 "run_id",       text ? text : "run-1",
@@ -117,7 +117,7 @@ static inline const char *kit_run(const char *name, const char *text)
 static inline const char *kit_odd(const char *name, int kind)
 {
     const char *path = suite_fresh(name);
-    const struct results_setup setup = {"hash-odd", 3, kind == 2 ? 1 : 4, NULL, 0};
+    const struct results_setup setup = {"hash-odd", 3, kind == 2 ? 1 : 4, NULL, 0, 0, 0};
     struct results_writer *w;
     ck_assert_int_eq(results_open(path, RESULTS_NEW, &setup, &w), ST_OK);
     struct kit_row row = {.stop = kind == 2 ? RESULT_EOS : RESULT_FAILED,

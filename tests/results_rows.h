@@ -15,7 +15,7 @@
 #include "data/results.h"
 
 enum { QUESTIONS = 24, BLOCK = 8, TOKENS_MAX = 600, ROUNDS_MAX = 80 };
-static const struct results_setup setup = {"cafe0123", QUESTIONS, BLOCK, NULL, 0};
+static const struct results_setup setup = {"cafe0123", QUESTIONS, BLOCK, NULL, 0, 0, 0};
 
 struct sample {
     struct result_row row;

@@ -223,9 +223,9 @@ static void put_file(const char *path, const char *text)
 /* nothing is written, and the message names file, field, values and remedy */
 START_TEST(what_does_not_belong_together_is_refused)
 {
-    static const struct results_setup other = {"beef4567", QUESTIONS, BLOCK, NULL, 0},
-                                      longer = {"deef4567", QUESTIONS + 1, BLOCK, NULL, 0},
-                                      wider = {"eeef4567", QUESTIONS, BLOCK + 1, NULL, 0};
+    static const struct results_setup other = {"beef4567", QUESTIONS, BLOCK, NULL, 0, 0, 0},
+                                      longer = {"deef4567", QUESTIONS + 1, BLOCK, NULL, 0, 0, 0},
+                                      wider = {"eeef4567", QUESTIONS, BLOCK + 1, NULL, 0, 0, 0};
     const char *a = make_part("ra.h5", &setup, 0, 2, "pp1"), *b = make_part("rb.h5", &setup, 1, 2, "pp1"),
                *twice = make_part("rc.h5", &setup, 3, 20, "pp1"), *hash = make_part("rd.h5", &other, 1, 2, "pp1"),
                *more = make_part("re.h5", &longer, 1, 2, "pp1"), *wide = make_part("rf.h5", &wider, 1, 2, "pp1");
@@ -353,7 +353,7 @@ END_TEST
 /* killed at any moment, the place holds the old results or the new ones, and a resume has the rows of just those */
 START_TEST(a_kill_leaves_the_old_file_or_the_new_one)
 {
-    static const struct results_setup other = {"beef4567", QUESTIONS, BLOCK, NULL, 0};
+    static const struct results_setup other = {"beef4567", QUESTIONS, BLOCK, NULL, 0, 0, 0};
     const char *part[2] = {make_part("xa.h5", &setup, 0, 2, "pp1"), make_part("xb.h5", &setup, 1, 2, "pp1")};
     char out[600];
     int old = 0, new = 0;

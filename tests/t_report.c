@@ -98,7 +98,7 @@ START_TEST(acceptance_figures_are_those_of_the_reference)
         struct results_writer *w;
         struct results *r;
         struct report p;
-        ck_assert_int_eq(results_open(path, RESULTS_NEW, &(struct results_setup){"h", 16, 16, NULL, 0}, &w), ST_OK);
+        ck_assert_int_eq(results_open(path, RESULTS_NEW, &(struct results_setup){"h", 16, 16, NULL, 0, 0, 0}, &w), ST_OK);
         for (int i = 0; i < 16; i++) add_trace(w, f, set[s], i);
         results_close(w);
         ck_assert_int_eq(results_load(path, &r), ST_OK);
@@ -147,7 +147,7 @@ static void hand_row(struct results_writer *w, int64_t index, enum result_stop s
 static const char *hand_made(void)
 {
     const char *path = suite_fresh("hand.h5");
-    const struct results_setup setup = {"hash-1", 8, 4, NULL, 0};
+    const struct results_setup setup = {"hash-1", 8, 4, NULL, 0, 0, 0};
     struct results_writer *w;
     static const struct result_round a[] = {{0, 3, 3, 4, 5}, {1, 3, 0, 1, 6}, {2, 3, 1, 1, 7}}, b[] = {{0, 3, 2, 3, 1}},
                                            lost[] = {{0, 3, 3, 4, 1}};
@@ -362,7 +362,7 @@ START_TEST(a_run_without_rows_is_a_failed_run)
     struct results *r;
     struct report p;
     log_mute(1);
-    ck_assert_int_eq(results_open(path, RESULTS_NEW, &(struct results_setup){"h", 5, 1, NULL, 0}, &w), ST_OK);
+    ck_assert_int_eq(results_open(path, RESULTS_NEW, &(struct results_setup){"h", 5, 1, NULL, 0, 0, 0}, &w), ST_OK);
     results_close(w);
     ck_assert_int_eq(results_load(path, &r), ST_OK);
     ck_assert_int_eq(report_make(r, &p), ST_OK);

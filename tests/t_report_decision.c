@@ -23,7 +23,7 @@ struct run {
 static struct opened *make(const char *name, const struct run *x)
 {
     const char *path = suite_fresh(name);
-    const struct results_setup setup = {"h", 3, 4, NULL, 0};
+    const struct results_setup setup = {"h", 3, 4, NULL, 0, 0, 0};
     const char *const attr[] = {
         "option_model",       x->model,   "source_sha256",      x->source_sha,  "prompts_hash", x->prompts,
         "option_kv-dtype",    x->kv,      "option_concurrency", x->concurrency, "model_hash",   "m",

@@ -136,8 +136,8 @@ START_TEST(existing_files_and_other_writers_are_refused)
     ck_assert_int_eq(results_open(path, RESULTS_RESUME, &setup, &v), ST_E_FORMAT);
     ck_assert_int_eq(results_load(path, &r), ST_E_FORMAT);
     static const struct results_setup bad[] = {
-        {"", QUESTIONS, BLOCK, NULL, 0}, {NULL, QUESTIONS, BLOCK, NULL, 0}, {"x", 0, BLOCK, NULL, 0},
-        {"x", QUESTIONS, 0, NULL, 0}, {"x", 4, 5000, NULL, 0}};
+        {"", QUESTIONS, BLOCK, NULL, 0, 0, 0}, {NULL, QUESTIONS, BLOCK, NULL, 0, 0, 0}, {"x", 0, BLOCK, NULL, 0, 0, 0},
+        {"x", QUESTIONS, 0, NULL, 0, 0, 0}, {"x", 4, 5000, NULL, 0, 0, 0}};
     path = suite_fresh("refuse2.h5");
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         ck_assert_int_eq(results_open(path, RESULTS_NEW, &bad[i], &v), ST_E_RANGE);
@@ -154,9 +154,9 @@ START_TEST(another_configuration_is_refused_naming_both)
     static const struct {
         struct results_setup s;
         const char *a, *b;
-    } cases[] = {{{"beef4567", QUESTIONS, BLOCK, NULL, 0}, "cafe0123", "beef4567"},
-                 {{"cafe0123", QUESTIONS + 1, BLOCK, NULL, 0}, "24 questions", "25"},
-                 {{"cafe0123", QUESTIONS, BLOCK + 1, NULL, 0}, "block 8", "9"}};
+    } cases[] = {{{"beef4567", QUESTIONS, BLOCK, NULL, 0, 0, 0}, "cafe0123", "beef4567"},
+                 {{"cafe0123", QUESTIONS + 1, BLOCK, NULL, 0, 0, 0}, "24 questions", "25"},
+                 {{"cafe0123", QUESTIONS, BLOCK + 1, NULL, 0, 0, 0}, "block 8", "9"}};
     for (int lost = 0; lost < 2; lost++) { /* with the file, and from the journal alone */
         if (lost) unlink(path);
         for (size_t i = 0; i < 3; i++) {
@@ -171,6 +171,51 @@ START_TEST(another_configuration_is_refused_naming_both)
 END_TEST
 
 /* whatever the hash covers and the file records is named with both values; the rest is not mentioned */
+/* nothing left of the rows that are told: the file stays, a kill after the last row is made good, others go on */
+START_TEST(a_resume_with_nothing_left_begins_no_attempt)
+{
+    const char *path = suite_fresh("idle.h5");
+    const struct result_attr who = {"topology", H5_KIND_STR, "the first", 0, 0};
+    struct results_setup part = setup;
+    struct results_writer *w = open_ok(path, RESULTS_NEW);
+    ck_assert_int_eq(results_attrs(w, &who, 1), ST_OK);
+    for (int i = 0; i < QUESTIONS - 1; i++) ck_assert_int_eq(append(w, i, 0, i ? RESULT_EOS : RESULT_FAILED), ST_OK);
+    results_close(w); /* killed */
+    static const struct { int64_t first, end; int idle; } range[] = {
+        {1, QUESTIONS - 1, 1}, {3, 4, 1}, {0, 2, 0}, {QUESTIONS - 2, QUESTIONS, 0}, {0, 0, 0}, {2, 2, 0}};
+    int attempt = 1;
+    for (size_t i = 0; i < sizeof range / sizeof range[0]; i++) {
+        part.first = range[i].first, part.end = range[i].end;
+        if (i % 2) unlink(path); /* from the journal as well */
+        ck_assert_int_eq(results_open(path, RESULTS_RESUME, &part, &w), ST_OK);
+        ck_assert_int_eq(results_idle(w), range[i].idle);
+        attempt += !range[i].idle;
+        ck_assert_int_eq(results_attempt(w), attempt);
+        ck_assert_int_eq(results_attrs(w, &who, 1), range[i].idle ? ST_E_RANGE : ST_OK);
+        results_close(w);
+    }
+    part.first = 0, part.end = QUESTIONS;
+    ck_assert_int_eq(results_open(path, RESULTS_RESUME, &part, &w), ST_OK);
+    ck_assert_int_eq(append(w, 0, 0, RESULT_EOS), ST_OK);
+    ck_assert_int_eq(append(w, QUESTIONS - 1, 0, RESULT_LENGTH), ST_OK);
+    results_close(w); /* killed before it was complete */
+    for (int i = 0; i < 2; i++) {
+        struct results *r = load_ok(path);
+        ck_assert_int_eq(r->complete, i);
+        ck_assert_int_eq(r->attempt, attempt + 1);
+        results_free(r);
+        ck_assert_int_eq(results_open(path, RESULTS_RESUME, &part, &w), ST_OK);
+        ck_assert_int_eq(results_idle(w), 1);
+        results_close(w);
+    }
+    int64_t rows;
+    ck_assert_int_eq(results_rebuild(path, &rows), ST_OK); /* the journal says the same */
+    struct results *r = load_ok(path);
+    ck_assert(r->complete == 1 && r->attempt == attempt + 1 && rows == QUESTIONS);
+    results_free(r);
+}
+END_TEST
+
 START_TEST(a_refused_resume_says_what_differs)
 {
     const char *path = suite_fresh("differs.h5");
@@ -202,7 +247,7 @@ START_TEST(a_refused_resume_says_what_differs)
             const char *const *v = cases[i].value;
             const struct results_identity d[] = {{"model_hash", "--model", v[0]}, {"option_max-new", "--max-new", v[1]},
                                                  {"spec", "--spec", v[2]}, {"never_recorded", "--never", v[3]}};
-            const struct results_setup s = {"other", cases[i].questions, cases[i].block, d, 4};
+            const struct results_setup s = {"other", cases[i].questions, cases[i].block, d, 4, 0, 0};
             ck_assert_int_eq(results_open(path, RESULTS_RESUME, &s, &w), ST_E_CONFIG);
             ck_assert_msg(strstr(err_last(), cases[i].says) && strstr(err_last(), "--force-new"), "%s", err_last());
             ck_assert_msg(!strstr(err_last(), cases[i].not) && !strstr(err_last(), "--never"), "%s", err_last());
@@ -223,7 +268,7 @@ START_TEST(attributes_outlive_a_run_without_rows)
     ck_assert_ptr_null(results_attr_str(r, "spec"));
     results_free(r);
     static const struct results_identity d[] = {{"spec", "--spec", "none"}};
-    const struct results_setup other = {"other", QUESTIONS, BLOCK, d, 1};
+    const struct results_setup other = {"other", QUESTIONS, BLOCK, d, 1, 0, 0};
     ck_assert_int_eq(results_open(path, RESULTS_RESUME, &other, &w), ST_E_CONFIG);
     ck_assert_msg(strstr(err_last(), "--spec is dflash in the file and none now") != NULL, "%s", err_last());
     w = open_ok(path, RESULTS_RESUME);
@@ -333,6 +378,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, names_and_units_are_in_the_file);
     SUITE_TEST(tc, existing_files_and_other_writers_are_refused);
     SUITE_TEST(tc, another_configuration_is_refused_naming_both);
+    SUITE_TEST(tc, a_resume_with_nothing_left_begins_no_attempt);
     SUITE_TEST(tc, a_refused_resume_says_what_differs);
     SUITE_TEST(tc, attributes_outlive_a_run_without_rows);
     SUITE_TEST(tc, rows_that_cannot_be_are_refused);

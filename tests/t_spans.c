@@ -89,7 +89,7 @@ static const struct result_span good = {.rank = 3,
 static struct results_writer *open_new(const char *path)
 {
     struct results_writer *w;
-    ck_assert_int_eq(results_open(path, RESULTS_NEW, &(struct results_setup){"h", 3, 4, NULL, 0}, &w), ST_OK);
+    ck_assert_int_eq(results_open(path, RESULTS_NEW, &(struct results_setup){"h", 3, 4, NULL, 0, 0, 0}, &w), ST_OK);
     return w;
 }
 
@@ -124,7 +124,7 @@ START_TEST(spans_survive_file_journal_and_resume)
     snprintf(journal, sizeof journal, "%s.jsonl", path);
     unlink(journal);
     struct results_writer *w; /* the journal is written anew from the file */
-    ck_assert_int_eq(results_open(path, RESULTS_RESUME, &(struct results_setup){"hash-1", 8, 4, NULL, 0}, &w), ST_OK);
+    ck_assert_int_eq(results_open(path, RESULTS_RESUME, &(struct results_setup){"hash-1", 8, 4, NULL, 0, 0, 0}, &w), ST_OK);
     results_close(w);
     unlink(path);
     ck_assert_int_eq(results_rebuild(path, &rows), ST_OK);

@@ -121,24 +121,35 @@ const struct results_identity record_identity[RECORD_IDENTITY] = {
 
 /* results_open, so that a refused resume can say what differs */
 static enum status open_results(const struct options *o, const struct setup *s, const struct record_facts *f, int n,
-                                struct results_writer **w_p)
+                                struct record *r)
 {
     const char *const fact[] = {f->model_hash, f->draft_hash, f->tokenizer_hash, f->prompts_hash, spec_name(s)};
     enum { N_FACTS = sizeof fact / sizeof fact[0] };
     char value[RECORD_IDENTITY][40];
     struct results_identity d[RECORD_IDENTITY];
     for (int i = 0; i < RECORD_IDENTITY; i++) {
-        const struct opt_row *r = options_table;
+        const struct opt_row *opt = options_table;
         d[i] = record_identity[i];
         if (i < N_FACTS) {
             d[i].value = fact[i];
             continue;
         }
-        while (!(r->commands & CMD_RUN) || strcmp(r->name, d[i].name + 2) != 0) r++;
-        d[i].value = opt_text(r, o, value[i], sizeof value[i]);
+        while (!(opt->commands & CMD_RUN) || strcmp(opt->name, d[i].name + 2) != 0) opt++;
+        d[i].value = opt_text(opt, o, value[i], sizeof value[i]);
     }
-    struct results_setup setup = {f->config_hash, n, s->block, d, RECORD_IDENTITY};
-    return results_open(o->out, o->resume ? RESULTS_RESUME : o->force_new ? RESULTS_FORCE : RESULTS_NEW, &setup, w_p);
+    struct results_setup setup = {f->config_hash, n, s->block, d, RECORD_IDENTITY, r->first, r->end};
+    return results_open(o->out, o->resume ? RESULTS_RESUME : o->force_new ? RESULTS_FORCE : RESULTS_NEW, &setup, &r->w);
+}
+
+/* what this attempt is; at once on the disk: who dies before the first row has said what it was */
+static enum status describe(struct record *r, const struct options *o, const struct setup *s, const struct record_facts *f)
+{
+    struct result_attr a[8];
+    TRY(results_attrs(r->w, a, (size_t)spec_attrs(s, o, a)));
+    TRY(echo_options(r->w, o));
+    TRY(write_facts(r->w, f));
+    TRY(prompt_attrs(r->w, r->prompts));
+    return results_sync(r->w);
 }
 
 enum status record_open(const struct options *o, const struct setup *s, const struct record_facts *f,
@@ -147,7 +158,6 @@ enum status record_open(const struct options *o, const struct setup *s, const st
     struct record *r = mem_alloc(1, sizeof *r, "result recorder");
     if (!r) return ST_E_NOMEM;
     enum status st = ST_OK;
-    struct result_attr a[8];
     r->prompts = p;
     r->tok = t;
     r->max_new = o->max_new;
@@ -159,12 +169,8 @@ enum status record_open(const struct options *o, const struct setup *s, const st
     r->n = r->end - r->first;
     if (st == ST_OK && (int)r->level < 0)
         st = ERR(ST_E_FORMAT, "%s: thinking level '%s' is unknown", o->prompts, prompts_meta(p)->thinking);
-    if (st == ST_OK) st = open_results(o, s, f, n, &r->w);
-    if (st == ST_OK) st = results_attrs(r->w, a, (size_t)spec_attrs(s, o, a));
-    if (st == ST_OK) st = echo_options(r->w, o);
-    if (st == ST_OK) st = write_facts(r->w, f);
-    if (st == ST_OK) st = prompt_attrs(r->w, p);
-    if (st == ST_OK) st = results_sync(r->w); /* who dies before the first row has said what it was */
+    if (st == ST_OK) st = open_results(o, s, f, n, r);
+    if (st == ST_OK && !results_idle(r->w)) st = describe(r, o, s, f);
     if (st != ST_OK) {
         record_close(r);
         return st;
@@ -175,7 +181,9 @@ enum status record_open(const struct options *o, const struct setup *s, const st
         r->skipped += done && mine;
     }
     if (o->shard) log_info("--shard %s: rows %d to %d of %d", o->shard, r->first, r->end - 1, n);
-    if (r->skipped)
+    if (results_idle(r->w))
+        log_info("%s: %d of %d rows are done: nothing is left to do, no attempt begins", o->out, r->skipped, r->n);
+    else if (r->skipped)
         log_info("%s: %d of %d rows are done, attempt %d continues", o->out, r->skipped, r->n, results_attempt(r->w));
     *r_p = r;
     return ST_OK;
@@ -289,6 +297,11 @@ static void progress(void *ctx, const struct run_progress *p)
 struct run_sink record_sink(struct record *r)
 {
     return (struct run_sink){r, finished, progress};
+}
+
+int record_idle(const struct record *r)
+{
+    return results_idle(r->w);
 }
 
 int record_committed(const struct record *r)

@@ -25,6 +25,8 @@ struct record; /* opaque */
  * n: rows of the run; skip: [n] out, 1: done already, or outside --shard. */
 enum status record_open(const struct options *o, const struct setup *s, const struct record_facts *f,
                         const struct prompts *p, int n, struct tokenizer *t, uint8_t *skip, struct record **r_p);
+/* record_idle - 1: resumed with nothing left to do (results_idle); only record_committed, record_rows and record_close follow. */
+int record_idle(const struct record *r);
 void record_close(struct record *r);
 /* the sink of decode_role */
 struct run_sink record_sink(struct record *r);

@@ -43,7 +43,7 @@ struct job {
     struct record *rec;
     struct dump *dump;
     struct descriptor *desc;
-    int leader, complete;
+    int leader, complete, idle; /* idle: --resume of what is all there */
 };
 
 static int leader_rank(const struct job *j)
@@ -281,6 +281,8 @@ static enum status open_results(struct job *j)
             st = record_open(&j->o, &j->told, &j->facts.f, j->prompts, j->n, j->tok, j->skip, &j->rec);
     }
     TRY(world_agree(&j->w, st));
+    j->idle = j->leader && record_idle(j->rec);
+    TRY(mpi_check(MPI_Bcast(&j->idle, 1, MPI_INT, leader_rank(j), j->w.all), "MPI_Bcast"));
     return mpi_check(MPI_Bcast(j->skip, j->n, MPI_BYTE, leader_rank(j), j->w.all), "MPI_Bcast");
 }
 
@@ -347,6 +349,12 @@ static void print_free(const struct rank_stats *s, int n)
     }
 }
 
+static void say_rows(const struct job *j)
+{
+    log_info("%s: %d of %d rows, %s", j->o.out, record_committed(j->rec) - record_unfinished(j->rec), record_rows(j->rec),
+             j->complete ? "complete" : "not complete");
+}
+
 static enum status leader_end(struct job *j, const struct rank_stats *all, const struct span *span, size_t n_spans)
 {
     int lead = leader_rank(j);
@@ -371,8 +379,7 @@ static enum status leader_end(struct job *j, const struct rank_stats *all, const
     int unfinished = record_unfinished(j->rec);
     struct progress_state state = record_state(j->rec);
     progress_table(stderr, &state, all, j->w.size);
-    log_info("%s: %d of %d rows, %s", j->o.out, record_committed(j->rec) - unfinished, record_rows(j->rec),
-             j->complete ? "complete" : "not complete");
+    say_rows(j);
     if (unfinished) log_warn("%d rows failed or were aborted; `pdflash grade` lists them, --resume tries them again", unfinished);
     return ST_OK;
 }
@@ -422,6 +429,12 @@ static enum status job_body(struct job *j)
     TRY(prepare(j));
     if (j->leader) stop_speak(j->o.out, j->w.size); /* not before: a run that was refused has nothing to finish */
     TRY(open_results(j));
+    if (j->idle) {
+        j->complete = 1;
+        if (j->leader) say_rows(j);
+        guard_end();
+        return ST_OK;
+    }
     if (j->leader && j->o.temperature == 0 && (j->o.top_k > 0 || j->o.top_p < 1))
         log_warn("--top-k and --top-p mean nothing without --temperature T above 0: the likeliest token is taken");
     if (j->leader) log_info("run %s: %s, %d prompts, %s kernels, config %s", j->facts.f.run_id, j->facts.f.topology, j->n, j->ops.isa, j->facts.f.config_hash);

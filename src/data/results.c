@@ -15,6 +15,7 @@ struct results_writer {
     struct results_journal journal;
     char *path;
     int broken; /* a write failed: memory and disk may differ, nothing more is written */
+    int idle;   /* results_idle */
 };
 
 static int exists(const char *path)
@@ -171,7 +172,7 @@ static enum status on_same_run(void *ctx, const struct results_setup *u, int32_t
     struct rebuild *b = ctx;
     (void)attempt;
     return same_setup(b->path, u->config_hash, u->questions, u->block,
-                      &(struct results_setup){b->s->config_hash, b->s->questions, b->s->block, NULL, 0});
+                      &(struct results_setup){b->s->config_hash, b->s->questions, b->s->block, NULL, 0, 0, 0});
 }
 
 static enum status journal_attrs(struct results_writer *w, const struct results *r)
@@ -238,6 +239,23 @@ static enum status take_from_journal(struct results_writer *w)
     return st;
 }
 
+static int nothing_left(const struct results_writer *w, const struct results_setup *setup)
+{
+    int64_t i = setup->first;
+    while (i < setup->end && results_done(w, i)) i++;
+    return setup->first < setup->end && i == setup->end;
+}
+
+/* whether every question is done; a kill may have come between the last row and this */
+static enum status settle(struct results_writer *w)
+{
+    int64_t there = 0;
+    int all = w->store.done == w->store.questions;
+    if (h5_get_int(w->store.f, "/", "complete", &there) == ST_OK && there == all) return ST_OK;
+    TRY(results_journal_add(&w->journal, results_json_finish(all)));
+    return results_store_complete(&w->store, all);
+}
+
 static enum status resume(struct results_writer *w, const struct results_setup *setup)
 {
     int64_t lines = 0;
@@ -253,6 +271,8 @@ static enum status resume(struct results_writer *w, const struct results_setup *
     TRY(same_as_file(w->path, &w->store, setup));
     TRY(results_journal_trim(&w->journal)); /* not before: a refused resume leaves everything as it was */
     if (lines == 0) TRY(journal_from_file(w));
+    w->idle = nothing_left(w, setup);
+    if (w->idle) return settle(w);
     TRY(results_store_attempt(&w->store, w->store.attempt + 1));
     log_info("%s: attempt %d, %lld of %lld questions are done", w->path, w->store.attempt, (long long)w->store.done,
              (long long)w->store.questions);
@@ -274,6 +294,7 @@ static enum status start(struct results_writer *w, enum results_mode mode, const
     TRY(results_journal_open(w->path, &w->journal));
     if (mode == RESULTS_RESUME) {
         TRY(resume(w, setup));
+        if (w->idle) return h5_flush(w->store.f);
     } else {
         TRY(results_store_new(w->path, setup, 1, &w->store));
         TRY(results_journal_empty(&w->journal));
@@ -319,6 +340,11 @@ int32_t results_attempt(const struct results_writer *w)
     return w->store.attempt;
 }
 
+int results_idle(const struct results_writer *w)
+{
+    return w->idle;
+}
+
 const char *results_attempt_key(int32_t attempt, const char *name, char *buf, size_t n)
 {
     snprintf(buf, n, "attempt_%d_%s", attempt, name);
@@ -339,7 +365,8 @@ int64_t results_done_count(const struct results_writer *w)
 
 static enum status usable(const struct results_writer *w)
 {
-    return w->broken ? ERR(ST_E_IO, "%s: an earlier write failed; resume from the file", w->path) : ST_OK;
+    if (w->broken) return ERR(ST_E_IO, "%s: an earlier write failed; resume from the file", w->path);
+    return w->idle ? ERR(ST_E_RANGE, "%s: nothing was left to do, nothing is to be written", w->path) : ST_OK;
 }
 
 /* copies with clean text; names stay the caller's */

@@ -138,6 +138,7 @@ struct results_setup {
     int32_t block;           /* bins of the histogram = largest proposed + 1; 1 with --spec none */
     const struct results_identity *identity; /* [n_identity] what a refused resume compares to say what differs */
     size_t n_identity;
+    int64_t first, end; /* rows first .. end-1 are this run's (a shard), 0 and 0: not told, see results_idle */
 };
 struct results_writer; /* opaque */
 
@@ -145,12 +146,16 @@ struct results_writer; /* opaque */
  * Resume: another config hash, questions or block is refused naming what differs and both values (ST_E_CONFIG);
  * rows that only the journal has are added; if PATH cannot be read whole (results_load) it is rebuilt from the
  * journal (warned), and refused when that cannot be either; a refused resume changes nothing on disk.
- * The attempt number is 1, and one more with each resume; `complete` becomes 0.
+ * The attempt number is 1, and one more with each resume; `complete` becomes 0. Not so when the rows that setup tells
+ * are all done: no attempt begins (results_idle).
  * Returns ST_OK, ST_E_FILE (exists, holds something else, locked, no such directory),
  * ST_E_CONFIG, ST_E_FORMAT, ST_E_IO, ST_E_HDF5. */
 enum status results_open(const char *path, enum results_mode mode, const struct results_setup *setup,
                          struct results_writer **w_p);
 int32_t results_attempt(const struct results_writer *w);
+/* results_idle - 1: resumed with nothing left to do. The file keeps what its attempts wrote, `complete` says whether all
+ * questions are done, and this writer writes nothing (ST_E_RANGE). */
+int results_idle(const struct results_writer *w);
 /* results_attempt_key - "attempt_N_NAME", the key of an attribute of one attempt; returns buf. */
 const char *results_attempt_key(int32_t attempt, const char *name, char *buf, size_t n);
 /* results_done - 1 when a committed row of this index ended by EOS or length, i.e. resume skips it. */

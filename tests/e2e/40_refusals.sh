@@ -158,7 +158,7 @@ again="$PDFLASH run $MODEL --prompts $W/p.h5 --single --max-new 4 --out $W/kept.
 cp README.md "$W/kept.h5.jsonl"
 expect 2 "resume beside a foreign journal" "kept.h5.jsonl: .*kept.h5 is whole: move .* away, and --resume" $again
 mv "$W/kept.h5.jsonl" "$W/kept.away"
-expect 0 "resume once it is moved away" "attempt 2, 1 of 1 questions are done" $again
+expect 0 "resume once it is moved away" "1 of 1 rows are done: nothing is left to do" $again
 rm "$W/kept.h5"
 expect 0 "resume without the file" "kept.h5: missing; rebuilt from" $again
 check "resume without the file: no error" sh -c "! grep -q 'error:' '$W/expect.log'"

@@ -72,8 +72,17 @@ differs "block is 16 in the file and 8 now; use" --prompts "$W/p.h5" $draft --bl
 differs "questions (--limit) is 6 in the file and 3 now; use" --prompts "$W/p.h5" $draft --limit 3
 differs "prompts (hash of its rows) is .* in the file and .* now; .*questions .* is 6 in the file and 5 now" \
     --prompts "$W/p5.h5" $draft
-expect 0 "resume of a complete run does nothing" "6 of 6" \
+# ... keeps what the file says of the attempts that did it, whatever runs in vain, and a shard of it is done as well
+cp "$W/whole.h5.jsonl" "$W/before.jsonl"
+"$PDFLASH" show --json "$W/whole.h5" >"$W/before.json"
+expect 0 "resume of a complete run does nothing" "6 of 6 rows are done: nothing is left to do" \
     $MPIRUN -n 4 "$PDFLASH" run $MODEL $common $pd --out "$W/whole.h5" --resume
+expect 0 "resume of a complete run in another place" "6 of 6 rows, complete" \
+    "$PDFLASH" run $MODEL $common --single --out "$W/whole.h5" --resume
+expect 0 "resume of a shard that is done" "3 of 3 rows, complete" \
+    "$PDFLASH" run $MODEL $common --single --out "$W/whole.h5" --resume --shard 1/2
+check "resume in vain: journal" cmp "$W/before.jsonl" "$W/whole.h5.jsonl"
+check "resume in vain: file" sh -c "'$PDFLASH' show --json '$W/whole.h5' | cmp - '$W/before.json'"
 
 said_once() { # RC NAME SIGNAL FILE: a stopped run ended with 75 and said so in one line
     local n
