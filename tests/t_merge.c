@@ -434,7 +434,7 @@ START_TEST(a_journal_cut_anywhere_gives_its_whole_lines)
         }
         ck_assert_msg(st == ST_OK, "cut at %zu: %s", at, err_last());
         ck_assert_int_eq(m.rows, rows);
-        ck_assert_int_eq(m.complete, at == n);
+        ck_assert_int_eq(m.complete, m.done == m.questions); /* by its rows, with or without the last line */
         struct results *r = load_ok(out);
         ck_assert_int_eq((int64_t)r->n, rows);
         for (size_t k = 0; k < r->n; k++) check_row(&r->row[k]);

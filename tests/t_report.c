@@ -355,6 +355,29 @@ START_TEST(texts_say_what_is_there_and_what_is_not)
 }
 END_TEST
 
+/* one whose rows all failed is as well; a cut answer is an answer */
+START_TEST(a_run_of_failed_rows_is_a_failed_run)
+{
+    const char *path = suite_fresh("failed.h5");
+    log_mute(1);
+    for (enum result_stop stop = RESULT_EOS; stop < RESULT_STOP_N; stop++) {
+        const struct results_setup u = {"h", 5, 1, NULL, 0, 0, 0};
+        const struct result_row row = {.stop = stop, .question = "", .gold = "#### 1", .response = ""};
+        struct results_writer *w;
+        struct results *r;
+        struct report p;
+        ck_assert_int_eq(results_open(path, RESULTS_FORCE, &u, &w), ST_OK);
+        ck_assert_int_eq(results_append(w, &row), ST_OK);
+        results_close(w);
+        ck_assert_int_eq(results_load(path, &r), ST_OK);
+        ck_assert_int_eq(report_make(r, &p), ST_OK);
+        ck_assert_int_eq(p.is_failed_run, stop == RESULT_FAILED || stop == RESULT_ABORTED);
+        results_free(r);
+    }
+    log_mute(0);
+}
+END_TEST
+
 START_TEST(a_run_without_rows_is_a_failed_run)
 {
     const char *path = suite_fresh("empty.h5");
@@ -379,7 +402,7 @@ START_TEST(a_run_without_rows_is_a_failed_run)
     ck_assert_uint_eq(json_array_size(json_object_get(o, "memory")), 0);
     json_decref(o);
     char *text = text_of(report_text, &p);
-    has(text, "FAILED RUN: no row was committed");
+    has(text, "FAILED RUN: no request was completed");
     has(text, "memory: not measured");
     has(text, "ranks at work: not recorded");
     has(text, "decode, wall                 not measured");
@@ -402,6 +425,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, documented_keys_come_first_and_in_order);
     SUITE_TEST(tc, texts_say_what_is_there_and_what_is_not);
     SUITE_TEST(tc, a_run_without_rows_is_a_failed_run);
+    SUITE_TEST(tc, a_run_of_failed_rows_is_a_failed_run);
 }
 
 int main(void)

@@ -261,7 +261,7 @@ END_TEST
 
 START_TEST(empty_partial_and_failed_files_make_pages)
 {
-    static const char *const says[] = {"Failed run: no row was committed",
+    static const char *const says[] = {"Failed run: no request was completed",
                                        "Not measured: the run did not come to its end", "No verify step was recorded", "No verify step was recorded",
                                        "No verify step was recorded"};
     log_mute(1);

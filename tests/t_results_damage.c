@@ -99,6 +99,8 @@ static int harm(const char *path, const char *object)
         ck_assert_int_eq(h5_append_str(f, "/text/gold", 1, &(const char *){"x"}), ST_OK);
     } else if (strcmp(object, "attempt") == 0) {
         ck_assert_int_eq(h5_set_int(f, "/", "attempt", 0), ST_OK);
+    } else if (strcmp(object, "questions") == 0) {
+        ck_assert_int_eq(h5_set_int(f, "/", "questions", 3), ST_OK);
     } else if (strcmp(object, "value") == 0) {
         ck_assert_int_eq(h5_put(f, "/accept/accepted", H5_KIND_I32, 0, 1, &(int32_t){BLOCK + 7}), ST_OK);
     } else {
@@ -112,7 +114,7 @@ static int harm(const char *path, const char *object)
 /* each object of the file deleted in turn, and values that cannot be: as good as a file cut short */
 START_TEST(a_file_that_opens_but_is_damaged_is_rebuilt_or_refused)
 {
-    static const char *const more[] = {"count", "attempt", "value"};
+    static const char *const more[] = {"count", "attempt", "value", "questions"};
     char path[512], whole[520], lines[540], harmed[520];
     struct results_writer *w;
     struct results *r;
@@ -133,14 +135,14 @@ START_TEST(a_file_that_opens_but_is_damaged_is_rebuilt_or_refused)
     ck_assert_int_eq(h5_list(f, &o, &n), ST_OK);
     h5_close(f);
     size_t tried = 0;
-    for (size_t i = 0; i < n + 3; i++) {
+    for (size_t i = 0; i < n + sizeof more / sizeof more[0]; i++) {
         const char *name = i < n ? o[i].name : more[i - n];
         if (i < n && (name[0] != '/' || strchr(name, '.'))) continue; /* a field of a table */
         tried++;
         copy(whole, path);
         int bad = harm(path, name);
         copy(path, harmed);
-        ck_assert_msg((results_load(path, &r) != ST_OK) == bad, "%s", name);
+        ck_assert_msg(results_load(path, &r) == (bad ? ST_E_FORMAT : ST_OK), "%s", name);
         /* without a journal: refused, nothing is touched or made */
         unlink(journal_of(path));
         ck_assert_msg(results_open(path, RESULTS_RESUME, &setup, &w) == ST_E_FORMAT, "%s", name);
@@ -187,11 +189,11 @@ static int times(const char *text, const char *what)
 }
 
 /* resumes path and closes it; text: what that logged */
-static enum status resume_logged(const char *path, char *text, size_t room)
+static enum status resume_logged_as(const struct results_setup *u, const char *path, char *text, size_t room)
 {
     struct results_writer *w;
     int fd = listen();
-    enum status st = results_open(path, RESULTS_RESUME, &setup, &w);
+    enum status st = results_open(path, RESULTS_RESUME, u, &w);
     log_to(-1);
     if (st == ST_OK) results_close(w);
     ssize_t n = pread(fd, text, room - 1, 0);
@@ -199,6 +201,11 @@ static enum status resume_logged(const char *path, char *text, size_t room)
     text[n] = 0;
     close(fd);
     return st;
+}
+
+static enum status resume_logged(const char *path, char *text, size_t room)
+{
+    return resume_logged_as(&setup, path, text, room);
 }
 
 /* a resume that succeeds logs no error, and each warning once; one that fails says what is wrong with either file */
@@ -332,11 +339,55 @@ START_TEST(a_row_only_the_journal_has_is_taken_over)
 }
 END_TEST
 
+/* a journal behind its file, as an older copy is: said, and filled up, whether or not anything is left to do */
+START_TEST(a_row_only_the_file_has_is_added_to_the_journal)
+{
+    char path[512], few[540], text[8192];
+    snprintf(path, sizeof path, "%s", suite_fresh("behind.h5"));
+    snprintf(few, sizeof few, "%s.few", path);
+    struct results_writer *w = open_ok(path, RESULTS_NEW);
+    for (int64_t i = 0; i < 2; i++) ck_assert_int_eq(append(w, i, 0, i ? RESULT_EOS : RESULT_FAILED), ST_OK);
+    results_close(w);
+    copy(journal_of(path), few);
+    w = open_ok(path, RESULTS_RESUME);
+    for (int64_t i = 0; i < 6; i++)
+        if (i != 1) ck_assert_int_eq(append(w, i, 0, RESULT_EOS), ST_OK); /* question 0 again: another attempt's */
+    results_close(w);
+    for (int idle = 0; idle < 2; idle++) {
+        struct results_setup part = setup;
+        part.end = idle ? 6 : 0;
+        copy(few, journal_of(path));
+        append_raw(journal_of(path), "{\"kind\":\"row\",\"ind"); /* torn */
+        ck_assert_int_eq(resume_logged_as(&part, path, text, sizeof text), ST_OK);
+        ck_assert_msg(times(text, "lacks 5 rows that") == 1 && times(text, "error:") == 0, "%s", text);
+        ck_assert_int_eq(resume_logged_as(&part, path, text, sizeof text), ST_OK);
+        ck_assert_msg(times(text, "lacks") == 0, "%s", text);
+        int64_t rows;
+        ck_assert_int_eq(results_rebuild(path, &rows), ST_OK);
+        struct results *r = load_ok(path);
+        ck_assert(rows == 6 && r->n == 6 && r->row[0].attempt == 2 && r->row[1].attempt == 1);
+        for (size_t k = 0; k < r->n; k++) check_row(&r->row[k]);
+        results_free(r);
+    }
+}
+END_TEST
+
 START_TEST(journals_that_are_wrong_are_refused_by_line)
 {
 #define RUN                                                                                                            \
     "{\"kind\":\"run\",\"schema\":\"pdflash-results\",\"schema_version\":1,\"attempt\":1,\"config_hash\":\"a\","       \
     "\"questions\":3,\"block\":2}\n"
+#define OF(questions, block)                                                                                           \
+    "{\"kind\":\"run\",\"schema\":\"pdflash-results\",\"schema_version\":1,\"attempt\":1,\"config_hash\":\"a\","       \
+    "\"questions\":" questions ",\"block\":" block "}\n"
+#define ROW(index, proposed)                                                                                           \
+    "{\"kind\":\"row\",\"index\":" index ",\"attempt\":1,\"prompt_tokens\":1,\"output_tokens\":1,"                        \
+    "\"stop_reason\":\"eos\",\"question\":\"\",\"gold\":\"\",\"response\":\"\",\"error\":\"\",\"tokens\":[1],"            \
+    "\"rounds\":[[0," proposed ",0,1,1]],\"timing\":{" T("admit") T("first_chunk") T("prefill_done")                     \
+    T("transfer_start") T("transfer_done") T("decode_start") T("first_token") "\"end_s\":1},\"transfer\":{" MOVED("mla") \
+    "," MOVED("kda") "," MOVED("conv") "," MOVED("draft") "," MOVED("aux") "}}\n"
+#define T(name) "\"" name "_s\":null,"
+#define MOVED(name) "\"" name "\":{\"bytes\":0,\"puts\":0,\"seconds\":null,\"checksum\":\"0000000000000000\"}"
     static const struct {
         const char *text, *where, *what;
     } cases[] = {
@@ -356,6 +407,12 @@ START_TEST(journals_that_are_wrong_are_refused_by_line)
         {"{\"kind\":\"run\",\"schema\":\"pdflash-results\",\"schema_version\":9,\"attempt\":1,\"config_hash\":\"a\","
          "\"questions\":3,\"block\":2}\n",
          ":1:", "version 9"},
+        {OF("1", "2000000000"), ":1:", "block is 2000000000"},
+        {OF("3", "0"), ":1:", "block is 0"},
+        {OF("2000000000", "2"), ":1:", "2000000000 questions"},
+        {RUN ROW("3", "1"), ":2:", "index is 3, the run has 3 questions"},
+        {RUN ROW("-1", "1"), ":2:", "index"},
+        {RUN ROW("0", "2"), ":2:", "index 0 round 0: proposed is 2, block is 2"},
     };
     const char *path = suite_fresh("wrong.h5");
     int64_t rows = -1;
@@ -383,6 +440,7 @@ void suite_fill(Suite *s)
     SUITE_TEST(tc, a_bad_journal_beside_a_whole_file_is_moved_away);
     SUITE_TEST(tc, a_link_is_its_target);
     SUITE_TEST(tc, a_row_only_the_journal_has_is_taken_over);
+    SUITE_TEST(tc, a_row_only_the_file_has_is_added_to_the_journal);
     SUITE_TEST(tc, journals_that_are_wrong_are_refused_by_line);
 }
 

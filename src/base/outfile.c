@@ -201,7 +201,7 @@ enum status outfile_commit(struct outfile *o)
     if (bad && !direct) unlink(o->tmp);
     enum status st = ST_OK;
     if (bad)
-        st = ERR(ST_E_IO, "%s: cannot write%s%s%s", o->path, why ? ": " : "", why ? strerror(why) : "",
+        st = ERR(ST_E_IO, "%s: cannot write: %s%s", o->path, why ? strerror(why) : "a write failed; is the disk full?",
                  direct ? "" : "; what was there before is unchanged");
     release(o);
     return st;

@@ -371,9 +371,11 @@ enum status record_finish(struct record *r, const struct rank_stats *st, int n_r
         for (int c = 0; c < COMP_N; c++) shared += (int64_t)st[i].shared_bytes[c];
     for (int i = 0; i < n_ranks; i++)
         if (st[i].role == ROLE_DECODE && st[i].tp_rank == 0) lead = &st[i];
+    int done = 0;
+    for (int i = r->first; i < r->end; i++) done += results_done(r->w, i);
     struct result_attr a[] = {{"end_utc", H5_KIND_STR, utc, 0, 0},
                               {"osc_component", H5_KIND_STR, osc, 0, 0},
-                              {"interrupted", H5_KIND_I64, NULL, interrupted, 0},
+                              {"interrupted", H5_KIND_I64, NULL, interrupted && done < r->n, 0},
                               {"scheduler_ticks", H5_KIND_I64, NULL, lead->ticks, 0},
                               {"start_delay_ticks_max", H5_KIND_I64, NULL, lead->start_delay_max, 0},
                               {"node_shared_bytes", H5_KIND_I64, NULL, shared, 0},
@@ -384,9 +386,8 @@ enum status record_finish(struct record *r, const struct rank_stats *st, int n_r
     TRY(results_attrs(r->w, a, sizeof a / sizeof a[0]));
     TRY(write_memory(r, st, n_ranks));
     if (plan_json) TRY(results_plan(r->w, plan_json, NULL, 0));
-    int file_complete, done = 0;
+    int file_complete;
     TRY(results_finish(r->w, 1, &file_complete));
-    for (int i = r->first; i < r->end; i++) done += results_done(r->w, i);
     *complete_p = done == r->n; /* a shard is complete when its rows are, its file never is */
     return ST_OK;
 }

@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/outfile.h"
 #include "build_id.h"
 #include "cmd/dump.h"
 #include "cmd/evidence.h"
@@ -219,6 +220,8 @@ static enum status refuse_options(const struct job *j)
         return ERR(ST_E_USAGE, "--graphs on has no meaning with --device cpu: CUDA graphs need --device cuda");
     if (j->o.dedupe && j->o.single) return ERR(ST_E_USAGE, "--dedupe has no meaning with --single: nothing moves");
     if (j->o.node_size && !j->o.dedupe) return ERR(ST_E_USAGE, "--node-size %d has no meaning without --dedupe", j->o.node_size);
+    if (j->o.evidence && outfile_same(j->o.evidence, j->o.out))
+        return ERR(ST_E_USAGE, "--evidence %s: the name of --out; name a directory of its own", j->o.evidence);
     if (j->o.resume && j->o.force_new) return ERR(ST_E_USAGE, "--resume and --force-new exclude each other");
     return options_shard(&j->o, INT_MAX, &(int){0}, &(int){0}); /* its form; the rows are not known yet */
 }
@@ -432,7 +435,8 @@ static enum status job_body(struct job *j)
     if (j->idle) {
         j->complete = 1;
         if (j->leader) say_rows(j);
-        guard_end();
+        if (j->leader && j->dump) log_warn("--dump-logits %s: not written, nothing was computed", j->o.dump_logits);
+        guard_start("the end of the run", GUARD_FACTOR * j->o.watchdog);
         return ST_OK;
     }
     if (j->leader && j->o.temperature == 0 && (j->o.top_k > 0 || j->o.top_p < 1))

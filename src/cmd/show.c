@@ -161,7 +161,9 @@ static enum status print(const struct shown *s)
 
 static enum status verdict(const struct report *p)
 {
-    return p->is_failed_run ? ERR(ST_E_INCOMPLETE, "no request was completed: this is a failed run") : ST_OK;
+    if (!p->is_failed_run) return ST_OK;
+    return ERR(ST_E_INCOMPLETE, "no request was completed: this is a failed run; run --resume tries %s",
+               p->failed ? "them again" : "again");
 }
 
 static enum status show(struct shown *s)

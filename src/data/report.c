@@ -157,7 +157,7 @@ enum status report_make(const struct results *r, struct report *p_p)
     mem_free(v);
     mem_free(a);
     p.missing = p.questions - p.committed;
-    p.is_failed_run = p.committed == 0;
+    p.is_failed_run = p.completed + p.truncated == 0;
     p.spec = attr_or_empty(r, "spec");
     p.topology = attr_or_empty(r, "topology");
     p.config_hash = r->config_hash;

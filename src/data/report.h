@@ -90,7 +90,7 @@ struct report {
     struct report_phase phase[REPORT_PHASES];
     struct report_overlap overlap;
     const char *spec, *topology, *config_hash; /* of the latest attempt; "" when the file does not say */
-    int is_failed_run;                  /* no row committed */
+    int is_failed_run;                  /* no row ended by EOS or length */
     const struct report_decision *decision; /* set by the caller; NULL: no reference was given */
     const struct results *results;      /* must outlive the report */
 };

@@ -309,7 +309,7 @@ static enum status one_file(const struct page *p)
     fprintf(p->f, ", attempt %d, run %s</p>\n", r->results->attempt,
             r->results->complete ? "complete" : "not complete");
     if (r->is_failed_run)
-        fputs("<p class=\"warn\"><b class=\"bad\">Failed run: no row was committed.</b></p>\n", p->f);
+        fputs("<p class=\"warn\"><b class=\"bad\">Failed run: no request was completed.</b></p>\n", p->f);
     else if (!r->results->complete)
         fputs("<p class=\"warn\">The run is not complete: figures are of the rows that are there.</p>\n", p->f);
     decision(p);

@@ -152,7 +152,7 @@ static void occupancy(const struct report *p, FILE *out)
 
 static void head(const struct report *p, FILE *out)
 {
-    if (p->is_failed_run) fprintf(out, "FAILED RUN: no row was committed\n");
+    if (p->is_failed_run) fprintf(out, "FAILED RUN: no request was completed\n");
     fprintf(out, "questions %lld: %lld completed, %lld truncated, %lld failed, %lld missing (run %s, attempt %d)\n",
             (long long)p->questions, (long long)p->completed, (long long)p->truncated, (long long)p->failed,
             (long long)p->missing, p->results->complete ? "complete" : "not complete", p->results->attempt);

@@ -16,6 +16,7 @@ struct results_writer {
     char *path;
     int broken; /* a write failed: memory and disk may differ, nothing more is written */
     int idle;   /* results_idle */
+    int32_t *seen; /* [questions] while a resume begins: the last attempt whose row the journal has, 0: none */
 };
 
 static int exists(const char *path)
@@ -29,7 +30,8 @@ static int exists(const char *path)
 struct rebuild {
     const char *path;
     struct results_store *s;
-    int open, complete;
+    int open;
+    int32_t *seen; /* or NULL: results_writer */
 };
 
 static enum status same_setup(const char *path, const char *hash, int64_t questions, int32_t block,
@@ -96,7 +98,6 @@ static enum status same_as_file(const char *path, const struct results_store *s,
 static enum status on_run(void *ctx, const struct results_setup *u, int32_t attempt)
 {
     struct rebuild *b = ctx;
-    b->complete = 0;
     if (!b->open) {
         TRY(results_store_new(b->path, u, attempt, b->s));
         b->open = 1;
@@ -111,7 +112,7 @@ static enum status on_row(void *ctx, const struct result_row *row)
 {
     struct rebuild *b = ctx;
     struct results_store *s = b->s;
-    TRY(results_check_row(b->path, row, s->questions, s->block));
+    if (b->seen) b->seen[row->index] = row->attempt;
     int done = s->slot[row->index] >= 0 && results_is_done((enum result_stop)s->stop[row->index]);
     if (done || s->tried[row->index] >= row->attempt) return ST_OK;
     return results_store_append(s, row);
@@ -138,26 +139,18 @@ static enum status on_memory(void *ctx, const struct result_memory *m, size_t n)
 static enum status on_spans(void *ctx, const struct result_span *v, size_t n)
 {
     struct rebuild *b = ctx;
-    for (size_t i = 0; i < n; i++) TRY(results_check_span(b->path, i, &v[i], b->s->attempt, b->s->questions));
     return results_store_spans(b->s, v, n);
-}
-
-static enum status on_finish(void *ctx, int complete)
-{
-    struct rebuild *b = ctx;
-    b->complete = complete;
-    return ST_OK;
 }
 
 enum status results_store_from_journal(const char *path, const char *journal, int trims,
                                        struct results_store *s_p)
 {
     struct results_store s = {.f = NULL};
-    struct rebuild b = {path, &s, 0, 0};
-    const struct results_replay r = {&b, on_run, on_row, on_attrs, on_plan, on_memory, on_finish, on_spans, trims};
+    struct rebuild b = {path, &s, 0, NULL};
+    const struct results_replay r = {&b, on_run, on_row, on_attrs, on_plan, on_memory, on_spans, trims};
     enum status st = results_journal_replay(journal, &r);
     if (st == ST_OK && !b.open) st = ERR(ST_E_FORMAT, "%s: no whole line, nothing to rebuild from", journal);
-    if (st == ST_OK) st = results_store_complete(&s, b.complete);
+    if (st == ST_OK) st = results_store_complete(&s, s.done == s.questions);
     if (st == ST_OK)
         *s_p = s;
     else if (b.open)
@@ -205,6 +198,24 @@ static enum status journal_from_file(struct results_writer *w)
     return st;
 }
 
+/* a journal behind its file, an older copy for one: what --resume and rebuild rely on is to have every row */
+static enum status rows_to_journal(struct results_writer *w)
+{
+    int64_t lacks = 0;
+    for (int64_t i = 0; w->seen && i < w->store.questions; i++)
+        lacks += w->store.slot[i] >= 0 && w->store.tried[i] > w->seen[i];
+    if (!lacks) return ST_OK;
+    struct results *r;
+    log_warn("%s: lacks %lld rows that %s has; they are added", w->journal.path, (long long)lacks, w->path);
+    TRY(results_load(w->path, &r));
+    enum status st = ST_OK;
+    for (size_t i = 0; i < r->n && st == ST_OK; i++)
+        if (r->row[i].attempt > w->seen[r->row[i].index])
+            st = results_journal_add(&w->journal, results_json_row(&r->row[i]));
+    results_free(r);
+    return st;
+}
+
 /* the file as it is, or, when it cannot be read, as its journal has it (*rebuilt_p); on the disk nothing changes yet */
 static enum status open_store(struct results_writer *w, int64_t lines, int *rebuilt_p)
 {
@@ -226,7 +237,9 @@ static enum status open_store(struct results_writer *w, int64_t lines, int *rebu
 /* a kill leaves what only the journal has: a row, the attributes of an attempt without rows */
 static enum status take_from_journal(struct results_writer *w)
 {
-    struct rebuild b = {w->path, &w->store, 1, 0};
+    w->seen = mem_alloc((size_t)w->store.questions, sizeof *w->seen, "rows of the journal");
+    if (!w->seen) return ST_E_NOMEM;
+    struct rebuild b = {w->path, &w->store, 1, w->seen};
     const struct results_replay r = {.ctx = &b, .run = on_same_run, .row = on_row, .attrs = on_attrs, .trims = 1};
     int64_t before = w->store.rows;
     enum status st = results_journal_replay(w->journal.path, &r);
@@ -270,7 +283,7 @@ static enum status resume(struct results_writer *w, const struct results_setup *
     if (lines > 0 && !rebuilt) TRY(take_from_journal(w));
     TRY(same_as_file(w->path, &w->store, setup));
     TRY(results_journal_trim(&w->journal)); /* not before: a refused resume leaves everything as it was */
-    if (lines == 0) TRY(journal_from_file(w));
+    TRY(lines == 0 ? journal_from_file(w) : rows_to_journal(w));
     w->idle = nothing_left(w, setup);
     if (w->idle) return settle(w);
     TRY(results_store_attempt(&w->store, w->store.attempt + 1));
@@ -307,7 +320,7 @@ static enum status open_at(const char *path, enum results_mode mode, const struc
                            struct results_writer **w_p)
 {
     static const char remedy[] = "continue it with --resume, replace it with --force-new, or name another file";
-    TRY(results_check_setup(path, setup));
+    TRY(results_check_setup(ST_E_RANGE, path, setup));
     TRY(mode == RESULTS_RESUME ? results_check_journal(path)
                                : results_check_place(path, mode == RESULTS_FORCE, remedy));
     TRY(h5_check_folder(path));
@@ -432,7 +445,7 @@ enum status results_append(struct results_writer *w, const struct result_row *ro
 {
     struct result_row own;
     TRY(usable(w));
-    TRY(results_check_row(w->path, row, w->store.questions, w->store.block));
+    TRY(results_check_row(ST_E_RANGE, w->path, row, w->store.questions, w->store.block));
     if (results_done(w, row->index))
         return ERR(ST_E_RANGE, "%s: index %lld is done already", w->path, (long long)row->index);
     struct result_row with = *row;
@@ -470,7 +483,7 @@ enum status results_spans(struct results_writer *w, const struct result_span *s,
     for (size_t i = 0; i < n && st == ST_OK; i++) {
         own[i] = s[i];
         own[i].attempt = w->store.attempt;
-        st = results_check_span(w->path, i, &own[i], w->store.attempt, w->store.questions);
+        st = results_check_span(ST_E_RANGE, w->path, i, &own[i], w->store.attempt, w->store.questions);
     }
     if (st == ST_OK && n) st = note(w, results_journal_add(&w->journal, results_json_spans(own, n)));
     if (st == ST_OK) st = note(w, results_store_spans(&w->store, own, n));
@@ -494,6 +507,7 @@ void results_close(struct results_writer *w)
     if (!w) return;
     results_store_close(&w->store);
     results_journal_close(&w->journal);
+    mem_free(w->seen);
     mem_free(w->path);
     mem_free(w);
 }

@@ -169,7 +169,7 @@ static enum status make_rows(struct raw *w, struct results *r)
         if (w->request[i].committed != 1) continue;
         r->n++; /* before filling, so that a failure releases what was taken */
         TRY(make_row(w, i, &r->row[r->n - 1]));
-        TRY(results_check_row(h5_path(w->f), &r->row[r->n - 1], r->questions, r->block));
+        TRY(results_check_row(ST_E_FORMAT, h5_path(w->f), &r->row[r->n - 1], r->questions, r->block));
     }
     qsort(r->row, r->n, sizeof *r->row, by_index);
     for (size_t i = 1; i < r->n; i++)
@@ -197,7 +197,7 @@ static enum status read_root(const struct h5 *f, struct results *r)
     TRY(h5_get_int(f, "/", "attempt", &attempt));
     TRY(h5_get_int(f, "/", "complete", &complete));
     TRY(h5_get_str(f, "/", "config_hash", &r->config_hash));
-    if (r->questions < 1 || block < 1 || block > RESULTS_MAX_BLOCK || attempt < 1 || attempt > INT32_MAX)
+    if (r->questions < 1 || r->questions > RESULTS_MAX_QUESTIONS || block < 1 || block > RESULTS_MAX_BLOCK || attempt < 1 || attempt > INT32_MAX)
         return ERR(ST_E_FORMAT, "%s: questions %lld, block %lld, attempt %lld: out of range", h5_path(f),
                    (long long)r->questions, (long long)block, (long long)attempt);
     r->block = (int32_t)block;

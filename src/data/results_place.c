@@ -67,7 +67,7 @@ enum status results_look(const char *path, const char **why_p)
     enum status st = results_load(path, &r);
     *why_p = hold_end();
     if (st == ST_OK) results_free(r);
-    return st == ST_E_RANGE ? ST_E_FORMAT : st; /* a value that cannot be: no fault of this program */
+    return st;
 }
 
 /* a resume cuts a torn last line: of a journal, not of a file of another kind that has its name */
@@ -104,7 +104,7 @@ enum status results_check_place(const char *path, int force, const char *remedy)
     else if (!force && file != RESULTS_AT_NONE)
         st = ERR(ST_E_FILE, "%s: exists; %s", path, remedy);
     else if (!force && access(journal, F_OK) == 0)
-        st = ERR(ST_E_FILE, "%s: journal of an earlier run; %s", journal, remedy);
+        st = ERR(ST_E_FILE, "%s: journal of an earlier run, or of one that is starting; %s", journal, remedy);
     mem_free(journal);
     return st;
 }

@@ -17,7 +17,7 @@
 #include "data/results.h"
 
 #define RESULTS_SCHEMA_NAME "pdflash-results"
-enum { RESULTS_MAX_BLOCK = 4096 };
+enum { RESULTS_MAX_BLOCK = 4096, RESULTS_MAX_QUESTIONS = 1 << 26 };
 
 /* ---- tables: rows as they are in the file ---------------------------------------------------------- */
 struct results_request {
@@ -55,15 +55,16 @@ int results_stop_parse(const char *name, size_t n); /* enum result_stop or -1; n
 int results_is_done(enum result_stop s);            /* ended by EOS or length */
 /* results_timing_at - the i-th of the 8 time stamps and its name ("admit_s"); NULL past the end. */
 const char *results_timing_at(struct result_timing *t, int i, double **value_p);
-/* results_check_setup - ranges of a setup. ST_E_RANGE. */
-enum status results_check_setup(const char *where, const struct results_setup *u);
-/* results_check_row - ranges and counts of a row; where names the file. ST_E_RANGE. */
-enum status results_check_row(const char *where, const struct result_row *row, int64_t questions, int32_t block);
+/* results_check_setup - ranges of a setup; results_check_row - ranges and counts of a row. Both report what cannot be as
+ * `kind`: ST_E_RANGE of a caller, ST_E_FORMAT of a file; where names the file, and the line of a journal. */
+enum status results_check_setup(enum status kind, const char *where, const struct results_setup *u);
+enum status results_check_row(enum status kind, const char *where, const struct result_row *row, int64_t questions,
+                              int32_t block);
 /* results_own_row - a deep copy with cleaned UTF-8, graded; release with results_drop_row. */
 enum status results_own_row(const struct result_row *row, struct result_row *copy_p);
 void results_drop_row(struct result_row *row);
-/* results_check_span - ranges of span i; attempt: the largest. ST_E_RANGE. */
-enum status results_check_span(const char *where, size_t i, const struct result_span *s, int32_t attempt,
+/* results_check_span - ranges of span i, likewise; attempt: the largest. */
+enum status results_check_span(enum status kind, const char *where, size_t i, const struct result_span *s, int32_t attempt,
                                int64_t questions);
 enum status results_load_spans(const struct h5 *f, struct results *r); /* none is legal */
 /* results_key_is_own - 1 for the root attributes that the module writes itself. */
@@ -137,7 +138,6 @@ struct results_replay {
     enum status (*attrs)(void *ctx, const struct result_attr *a, size_t n);
     enum status (*plan)(void *ctx, const char *json, const struct result_attr *a, size_t n);
     enum status (*memory)(void *ctx, const struct result_memory *m, size_t n);
-    enum status (*finish)(void *ctx, int complete);
     enum status (*spans)(void *ctx, const struct result_span *s, size_t n);
     int trims; /* 1: the caller trims the journal afterwards, which is where a torn last line is warned of */
 };

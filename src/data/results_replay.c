@@ -9,10 +9,19 @@
 #include "base/log.h"
 #include "data/results_priv.h"
 
-struct where { /* where a line stands, for messages */
+enum { PLACE = 4200 };
+
+struct where { /* where a line stands, for messages, and what the lines before say of the run */
     const char *path;
-    int64_t line;
+    int64_t line, questions;
+    int32_t block, attempt;
 };
+
+static const char *place(const struct where *at, char text[PLACE])
+{
+    snprintf(text, PLACE, "%s:%lld", at->path, (long long)at->line);
+    return text;
+}
 
 static enum status bad_line(const struct where *at, const char *key, const char *what)
 {
@@ -139,7 +148,9 @@ static enum status parse_row(const struct where *at, const json_t *o, struct res
 static enum status take_row(const struct where *at, const json_t *o, const struct results_replay *r)
 {
     struct result_row row = {.index = 0}, own;
+    char here[PLACE];
     enum status st = parse_row(at, o, &row);
+    if (st == ST_OK) st = results_check_row(ST_E_FORMAT, place(at, here), &row, at->questions, at->block);
     if (st == ST_OK && r->row) {
         st = results_own_row(&row, &own);
         if (st == ST_OK) {
@@ -152,9 +163,10 @@ static enum status take_row(const struct where *at, const json_t *o, const struc
     return st;
 }
 
-static enum status take_run(const struct where *at, const json_t *o, const struct results_replay *r)
+static enum status take_run(struct where *at, const json_t *o, const struct results_replay *r)
 {
     struct results_setup u = {.config_hash = NULL};
+    char here[PLACE];
     const char *schema;
     int64_t version;
     int32_t attempt;
@@ -167,6 +179,8 @@ static enum status take_run(const struct where *at, const json_t *o, const struc
     TRY(get_str(at, o, "config_hash", &u.config_hash));
     TRY(get_int(at, o, "questions", 1, INT64_MAX, &u.questions));
     TRY(get_i32(at, o, "block", &u.block));
+    TRY(results_check_setup(ST_E_FORMAT, place(at, here), &u));
+    at->questions = u.questions, at->block = u.block, at->attempt = attempt;
     return r->run ? r->run(r->ctx, &u, attempt) : ST_OK;
 }
 
@@ -244,13 +258,17 @@ static enum status take_spans(const struct where *at, const json_t *o, const str
 {
     struct result_span *s = NULL;
     size_t n = 0;
+    char here[PLACE];
     TRY(results_parse_spans(at->path, at->line, o, &s, &n));
-    enum status st = r->spans ? r->spans(r->ctx, s, n) : ST_OK;
+    enum status st = ST_OK;
+    for (size_t i = 0; i < n && st == ST_OK; i++)
+        st = results_check_span(ST_E_FORMAT, place(at, here), i, &s[i], at->attempt, at->questions);
+    if (st == ST_OK && r->spans) st = r->spans(r->ctx, s, n);
     mem_free(s);
     return st;
 }
 
-static enum status take_line(const struct where *at, const json_t *o, const struct results_replay *r)
+static enum status take_line(struct where *at, const json_t *o, const struct results_replay *r)
 {
     const char *kind, *plan;
     int64_t complete;
@@ -265,10 +283,8 @@ static enum status take_line(const struct where *at, const json_t *o, const stru
         TRY(get_str(at, o, "plan", &plan));
         return take_attrs(at, o, r, plan);
     }
-    if (strcmp(kind, "finish") == 0) {
-        TRY(get_int(at, o, "complete", 0, 1, &complete));
-        return r->finish ? r->finish(r->ctx, (int)complete) : ST_OK;
-    }
+    if (strcmp(kind, "finish") == 0)
+        return get_int(at, o, "complete", 0, 1, &complete); /* the rows say so as well */
     return bad_line(at, "kind", "is unknown");
 }
 
@@ -278,7 +294,7 @@ enum status results_journal_replay(const char *path, const struct results_replay
     if (!f) return ERR(ST_E_FILE, "%s: cannot open: %s", path, strerror(errno));
     char *text = NULL; /* getline's memory comes from malloc */
     size_t room = 0;
-    struct where at = {path, 0};
+    struct where at = {.path = path};
     enum status st = ST_OK;
     for (ssize_t n; st == ST_OK && (n = getline(&text, &room, f)) > 0;) {
         at.line++;

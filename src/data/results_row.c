@@ -55,50 +55,53 @@ const char *results_timing_at(struct result_timing *t, int i, double **value_p)
     return stamp[i].name;
 }
 
-enum status results_check_setup(const char *where, const struct results_setup *u)
+enum status results_check_setup(enum status kind, const char *where, const struct results_setup *u)
 {
-    if (!u->config_hash || !u->config_hash[0]) return ERR(ST_E_RANGE, "%s: config hash is empty", where);
-    if (u->questions < 1) return ERR(ST_E_RANGE, "%s: %lld questions, at least 1", where, (long long)u->questions);
+    if (!u->config_hash || !u->config_hash[0]) return ERR(kind, "%s: config hash is empty", where);
+    if (u->questions < 1 || u->questions > RESULTS_MAX_QUESTIONS)
+        return ERR(kind, "%s: %lld questions, 1 to %d", where, (long long)u->questions, (int)RESULTS_MAX_QUESTIONS);
     if (u->block < 1 || u->block > RESULTS_MAX_BLOCK)
-        return ERR(ST_E_RANGE, "%s: block is %d, 1 to %d", where, u->block, (int)RESULTS_MAX_BLOCK);
+        return ERR(kind, "%s: block is %d, 1 to %d", where, u->block, (int)RESULTS_MAX_BLOCK);
     return ST_OK;
 }
 
-static enum status check_round(const char *where, int64_t index, const struct result_round *r, int32_t i, int32_t block)
+static enum status check_round(enum status kind, const char *where, int64_t index, const struct result_round *r,
+                               int32_t i, int32_t block)
 {
     if (r->proposed < 0 || r->proposed >= block)
-        return ERR(ST_E_RANGE, "%s: index %lld round %d: proposed is %d, block is %d", where, (long long)index, i,
+        return ERR(kind, "%s: index %lld round %d: proposed is %d, block is %d", where, (long long)index, i,
                    r->proposed, block);
     if (r->accepted < 0 || r->accepted > r->proposed)
-        return ERR(ST_E_RANGE, "%s: index %lld round %d: accepted is %d of %d proposed", where, (long long)index, i,
+        return ERR(kind, "%s: index %lld round %d: accepted is %d of %d proposed", where, (long long)index, i,
                    r->accepted, r->proposed);
     if (r->emitted < 0 || r->emitted > r->accepted + 1)
-        return ERR(ST_E_RANGE, "%s: index %lld round %d: emitted is %d with %d accepted", where, (long long)index, i,
+        return ERR(kind, "%s: index %lld round %d: emitted is %d with %d accepted", where, (long long)index, i,
                    r->emitted, r->accepted);
     if (r->bonus < -1)
-        return ERR(ST_E_RANGE, "%s: index %lld round %d: bonus is %d", where, (long long)index, i, r->bonus);
+        return ERR(kind, "%s: index %lld round %d: bonus is %d", where, (long long)index, i, r->bonus);
     return ST_OK;
 }
 
-enum status results_check_row(const char *where, const struct result_row *row, int64_t questions, int32_t block)
+enum status results_check_row(enum status kind, const char *where, const struct result_row *row, int64_t questions,
+                              int32_t block)
 {
     if (row->index < 0 || row->index >= questions)
-        return ERR(ST_E_RANGE, "%s: index is %lld, the run has %lld questions", where, (long long)row->index,
+        return ERR(kind, "%s: index is %lld, the run has %lld questions", where, (long long)row->index,
                    (long long)questions);
     if (row->prompt_tokens < 0 || row->output_tokens < 0 || row->n_rounds < 0 || row->attempt < 0)
-        return ERR(ST_E_RANGE, "%s: index %lld: prompt_tokens %d, output_tokens %d, rounds %d, attempt %d: negative",
+        return ERR(kind, "%s: index %lld: prompt_tokens %d, output_tokens %d, rounds %d, attempt %d: negative",
                    where, (long long)row->index, row->prompt_tokens, row->output_tokens, row->n_rounds, row->attempt);
     if ((unsigned)row->stop >= RESULT_STOP_N)
-        return ERR(ST_E_RANGE, "%s: index %lld: stop reason %d", where, (long long)row->index, (int)row->stop);
+        return ERR(kind, "%s: index %lld: stop reason %d", where, (long long)row->index, (int)row->stop);
     if (!row->question || !row->gold || (!row->response && row->response_n) || (!row->token && row->output_tokens) ||
         (!row->round && row->n_rounds))
-        return ERR(ST_E_RANGE, "%s: index %lld: question, gold, response, tokens or rounds missing", where,
+        return ERR(kind, "%s: index %lld: question, gold, response, tokens or rounds missing", where,
                    (long long)row->index);
     for (int32_t i = 0; i < row->output_tokens; i++)
         if (row->token[i] < 0)
-            return ERR(ST_E_RANGE, "%s: index %lld: output token %d is %d", where, (long long)row->index, i,
+            return ERR(kind, "%s: index %lld: output token %d is %d", where, (long long)row->index, i,
                        row->token[i]);
-    for (int32_t i = 0; i < row->n_rounds; i++) TRY(check_round(where, row->index, &row->round[i], i, block));
+    for (int32_t i = 0; i < row->n_rounds; i++) TRY(check_round(kind, where, row->index, &row->round[i], i, block));
     return ST_OK;
 }
 

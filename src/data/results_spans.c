@@ -38,20 +38,20 @@ int result_span_kind(const struct result_span *s)
     return -1;
 }
 
-enum status results_check_span(const char *where, size_t i, const struct result_span *s, int32_t attempt,
-                               int64_t questions)
+enum status results_check_span(enum status kind, const char *where, size_t i, const struct result_span *s,
+                               int32_t attempt, int64_t questions)
 {
     size_t role = strnlen(s->role, sizeof s->role);
     if (role == sizeof s->role || utf8_bad_at(s->role, role) != role || result_span_kind(s) < 0)
-        return ERR(ST_E_RANGE, "%s: span %zu: role or kind '%.8s' is unknown", where, i, s->kind);
+        return ERR(kind, "%s: span %zu: role or kind '%.8s' is unknown", where, i, s->kind);
     if (s->attempt < 1 || s->attempt > attempt || s->rank < 0 || s->stage < 0 || s->tp_rank < 0 || s->count < 1 ||
         s->request < -1 || s->request >= questions)
-        return ERR(ST_E_RANGE, "%s: span %zu: attempt %d, rank %d, stage %d, tp_rank %d, request %d, count %d: out of "
-                               "range",
+        return ERR(kind,
+                   "%s: span %zu: attempt %d, rank %d, stage %d, tp_rank %d, request %d, count %d: out of range",
                    where, i, s->attempt, s->rank, s->stage, s->tp_rank, s->request, s->count);
     if (!isfinite(s->begin) || !isfinite(s->end) || !isfinite(s->busy) || s->begin > s->end || s->busy < 0 ||
         s->busy > (s->end - s->begin) * (1 + 1e-9) + 1e-9)
-        return ERR(ST_E_RANGE, "%s: span %zu: %g to %g s, busy %g s", where, i, s->begin, s->end, s->busy);
+        return ERR(kind, "%s: span %zu: %g to %g s, busy %g s", where, i, s->begin, s->end, s->busy);
     return ST_OK;
 }
 
@@ -77,7 +77,8 @@ enum status results_load_spans(const struct h5 *f, struct results *r)
     TRY(h5_read_rows(f, set, &span_table, &v, &n));
     r->span = v;
     r->n_spans = n;
-    for (size_t i = 0; i < n; i++) TRY(results_check_span(h5_path(f), i, &r->span[i], r->attempt, r->questions));
+    for (size_t i = 0; i < n; i++)
+        TRY(results_check_span(ST_E_FORMAT, h5_path(f), i, &r->span[i], r->attempt, r->questions));
     return ST_OK;
 }
 

@@ -139,7 +139,7 @@ enum status results_store_new(const char *path, const struct results_setup *setu
                               struct results_store *s_p)
 {
     struct results_store s = {.questions = setup->questions, .block = setup->block, .attempt = attempt};
-    TRY(results_check_setup(path, setup));
+    TRY(results_check_setup(ST_E_RANGE, path, setup));
     enum status st = ST_OK;
     if (!(s.config_hash = mem_strdup(setup->config_hash))) st = ST_E_NOMEM;
     if (st == ST_OK) st = make_tables(&s);

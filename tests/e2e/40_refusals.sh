@@ -180,6 +180,9 @@ rm -rf "$W/ev" && mkdir -p "$W/ev/used" && echo keep >"$W/ev/used/notes.txt" && 
 one="$PDFLASH run $MODEL --prompts $W/p.h5 --out $W/ev.h5 --single --max-new 4"
 expect 2 "evidence into a used directory" "holds notes.txt already.*--force-new" $one --evidence "$W/ev/used"
 expect 2 "evidence into a file" "ev/file: cannot" $one --evidence "$W/ev/file"
+expect 1 "evidence in the place of the results" "evidence .*ev.h5: the name of --out; name a directory of its own" \
+    $one --evidence "$W/./ev.h5"
+check "nothing is made there" sh -c "! test -e '$W/ev.h5'"
 expect 2 "evidence below a file" "ev/file.*: cannot create" $one --evidence "$W/ev/file/below"
 for o in model draft prompts out evidence dump-logits tag; do
     expect 1 "empty: run --$o" "\-\-$o is empty; .*unset shell variable" $one "--$o" ""

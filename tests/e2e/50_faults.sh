@@ -84,6 +84,29 @@ expect 0 "resume of a shard that is done" "3 of 3 rows, complete" \
 check "resume in vain: journal" cmp "$W/before.jsonl" "$W/whole.h5.jsonl"
 check "resume in vain: file" sh -c "'$PDFLASH' show --json '$W/whole.h5' | cmp - '$W/before.json'"
 
+# a rank that never comes out of MPI's own end, after work and after none
+cat >"$W/stays.c" <<'C'
+#include <unistd.h>
+int MPI_Finalize(void);
+int MPI_Finalize(void) { for (;;) pause(); }
+C
+cat >"$W/one-stays" <<S
+#!/bin/bash
+[ "\$OMPI_COMM_WORLD_RANK" != 1 ] || export LD_PRELOAD=$W/stays.so
+exec "\$@"
+S
+chmod +x "$W/one-stays"
+if [ "${SANITIZE:-0}" = 1 ]; then
+    echo "skip a rank that stays at its end: the sanitizer wants to be loaded first"
+elif ${CC:-cc} -shared -fPIC -o "$W/stays.so" "$W/stays.c"; then
+    for how in --force-new --resume; do
+        expect 4 "a rank stays at its end, $how" "the end of the run takes longer than 8 s" \
+            $MPIRUN -n 4 "$W/one-stays" "$PDFLASH" run $MODEL $common $pd --watchdog 2 --out "$W/stays.h5" $how
+    done
+else
+    fail "a rank that stays at its end: no compiler"
+fi
+
 said_once() { # RC NAME SIGNAL FILE: a stopped run ended with 75 and said so in one line
     local n
     n=$(grep -c "$3 received: .* results in $W/$4.h5" "$W/$4.log")
