@@ -102,7 +102,7 @@ const struct results_identity record_identity[RECORD_IDENTITY] = {
     {"model_hash", "--model (hash of its files)", NULL},
     {"draft_hash", "--draft (hash of its files)", NULL},
     {"tokenizer_hash", "tokenizer of --model", NULL},
-    {"prompts_hash", "--prompts (hash of its rows)", NULL},
+    {"prompts_hash", "--prompts (hash of its rows, template and source)", NULL},
     {"spec", "--spec", NULL},
     {"option_max-new", "--max-new", NULL},
     {"option_act", "--act", NULL},

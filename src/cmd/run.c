@@ -411,7 +411,6 @@ static enum status finish(struct job *j, const struct rank_stats *mine)
 static enum status job_body(struct job *j)
 {
     struct rank_stats st;
-    guard_start("start-up", GUARD_FACTOR * j->o.watchdog);
     TRY(world_agree(&j->w, refuse_options(j)));
     TRY(world_agree(&j->w, inject_parse(&j->o.inject, &j->inj)));
     TRY(world_agree(&j->w, setup_configs(&j->o, &j->s)));
@@ -485,6 +484,7 @@ enum status cmd_run(int argc, char **argv)
     j->facts.argc = argc;
     j->facts.argv = argv;
     stop_watch();
+    guard_start("start-up", GUARD_FACTOR * j->o.watchdog); /* MPI's own as well */
     st = world_start(NULL, NULL, &j->w);
     if (st == ST_OK) {
         st = job_body(j);

@@ -118,10 +118,30 @@ static enum status on_row(void *ctx, const struct result_row *row)
     return results_store_append(s, row);
 }
 
+/* HDF5 takes the longer to replace an attribute the more there are, and a merged file has a hundred of every part: what
+ * the file has already stays */
+static int has_attr(const struct h5 *f, const struct result_attr *a)
+{
+    char *s = NULL;
+    int64_t i;
+    double d;
+    if (!h5_has_attr(f, "/", a->key)) return 0;
+    if (a->kind == H5_KIND_STR) {
+        int same = h5_get_str(f, "/", a->key, &s) == ST_OK && strcmp(s, a->s) == 0;
+        mem_free(s);
+        return same;
+    }
+    if (a->kind == H5_KIND_I64) return h5_get_int(f, "/", a->key, &i) == ST_OK && i == a->i;
+    return h5_get_real(f, "/", a->key, &d) == ST_OK && memcmp(&d, &a->d, sizeof d) == 0;
+}
+
 static enum status on_attrs(void *ctx, const struct result_attr *a, size_t n)
 {
     struct rebuild *b = ctx;
-    return results_store_attrs(b->s, "/", a, n);
+    enum status st = ST_OK;
+    for (size_t i = 0; i < n && st == ST_OK; i++)
+        if (!has_attr(b->s->f, &a[i])) st = results_store_attrs(b->s, "/", &a[i], 1);
+    return st;
 }
 
 static enum status on_plan(void *ctx, const char *json, const struct result_attr *a, size_t n)

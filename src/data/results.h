@@ -47,7 +47,7 @@ const char *result_component_name(enum result_component c); /* "mla", "kda", "co
 
 struct result_round {  /* one verify step; the prefill's first token is in no round */
     int32_t round;     /* 0, 1, ... within the request */
-    int32_t proposed;  /* draft tokens verified (block - 1; fewer at the budget; 0 with --spec none) */
+    int32_t proposed;  /* draft tokens verified (block - 1; fewer with --adaptive, --confidence, --spec-min-context) */
     int32_t accepted;  /* accepted drafts BEFORE clipping at EOS or budget, 0..proposed */
     int32_t emitted;   /* tokens that reached the output, 0..accepted + 1 */
     int32_t bonus;     /* token id after the accepted drafts; -1 when there is none */
@@ -89,7 +89,7 @@ struct result_row {
 };
 struct result_memory {   /* one rank; bytes, -1 = none or not measured */
     int32_t rank;        /* in the world */
-    char role[16];       /* "prefill", "decode", "single" */
+    char role[16];       /* "prefill", "decode" (also of --single) */
     char host[64];
     int64_t host_peak_bytes; /* VmHWM */
     int64_t weights_bytes, state_bytes, window_bytes;
@@ -103,7 +103,7 @@ enum result_span_kind {
 struct result_span {     /* a stretch of work of one rank, or `count` of them close together */
     int32_t attempt;     /* writer: set by results_spans */
     int32_t rank;        /* in the world */
-    char role[8];        /* "prefill", "decode", "single" */
+    char role[8];        /* "prefill", "decode" (also of --single) */
     int32_t stage, tp_rank;
     char kind[8];        /* result_span_name */
     int32_t request;     /* question index; -1: several */

@@ -116,7 +116,7 @@ static int is_better(const struct diagnose_trial *x)
 {
     int by_tokens = x->gain > 0.25 && x->gain > 3 * x->gain_error;
     int by_nll = x->nll_gain > 0.1 && x->nll_gain > 4 * x->nll_gain_error;
-    return (by_tokens && x->nll_gain > 0) || (by_nll && x->gain > 0);
+    return (by_tokens && x->nll_gain > 0) || (by_nll && x->gain > x->gain_error);
 }
 
 static int is_worse(const struct diagnose_trial *x)
@@ -190,6 +190,7 @@ static enum status find_trial(struct diagnose *g)
     for (int i = 0; i < r->n_findings && best->kind == TRIAL_WINDOW; i++)
         if (strcmp(r->finding[i].fault, trial_fault(best)) == 0) return ST_OK; /* its reach was measured */
     TRY(diagnose_walk(g, best));
+    if (best->tau < r->trial[0].tau) return ST_OK; /* better at the anchors, and yet worse as a whole */
     TRY(equals_of(g, best, same, sizeof same));
     name_setting(g, best, now, sizeof now);
     find(g, trial_fault(best), r->trial[0].tau, best->tau,

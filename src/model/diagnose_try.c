@@ -134,7 +134,7 @@ static void paired(const float *x, const float *base, int n, double sign, double
     }
     double mean = sum / n, variance = n > 1 ? (square - n * mean * mean) / (n - 1) : 0;
     *mean_p = mean;
-    *error_p = sqrt(variance > 0 ? variance / n : 0);
+    *error_p = n > 1 ? sqrt(variance > 0 ? variance / n : 0) : INFINITY; /* one anchor tells nothing of others */
 }
 
 void diagnose_base(struct diagnose *g, int n)

@@ -70,6 +70,14 @@ bad=$(cat "$W"/d*.out | grep -c '^FAIL ')
 diagnose dflash fp32 --kv-dtype fp32 --limit 1
 check "fp32 caches: nothing is found" test $rc = 0
 
+# few anchors, and questions that the draft only guesses at: nothing is found where nothing is wrong
+$X make "$W/guess.h5" test00 test01
+for few in "dflash guess 24" "dspark guess 2" "dspark p 1"; do
+    read -r spec questions anchors <<<"$few"
+    expect 0 "$few anchors: nothing is found" "no fault found" "$PDFLASH" diagnose --model inputs/k3-nano --prompts "$W/$questions.h5" \
+        --max-new 24 --draft inputs/k3-nano-$spec --spec $spec --anchors $anchors
+done
+
 # what does not match is refused, all of it, before anything runs
 mkdir -p "$W/odd"
 cp inputs/k3-nano-dflash/model.safetensors "$W/odd/"

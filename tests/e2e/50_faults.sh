@@ -70,7 +70,7 @@ differs "spec is dflash in the file and none now" --prompts "$W/p.h5" --spec non
 differs "kv-dtype is bf16 in the file and fp32 now; use" --prompts "$W/p.h5" $draft --kv-dtype fp32
 differs "block is 16 in the file and 8 now; use" --prompts "$W/p.h5" $draft --block 8
 differs "questions (--limit) is 6 in the file and 3 now; use" --prompts "$W/p.h5" $draft --limit 3
-differs "prompts (hash of its rows) is .* in the file and .* now; .*questions .* is 6 in the file and 5 now" \
+differs "prompts (hash of its rows, template and source) is .* in the file and .* now; .*questions .* is 6 in the file and 5 now" \
     --prompts "$W/p5.h5" $draft
 # ... keeps what the file says of the attempts that did it, whatever runs in vain, and a shard of it is done as well
 cp "$W/whole.h5.jsonl" "$W/before.jsonl"
@@ -84,24 +84,29 @@ expect 0 "resume of a shard that is done" "3 of 3 rows, complete" \
 check "resume in vain: journal" cmp "$W/before.jsonl" "$W/whole.h5.jsonl"
 check "resume in vain: file" sh -c "'$PDFLASH' show --json '$W/whole.h5' | cmp - '$W/before.json'"
 
-# a rank that never comes out of MPI's own end, after work and after none
+# a rank that never comes out of MPI's own start, or of its end, after work and after none; mpirun may block then (tools/launch)
 cat >"$W/stays.c" <<'C'
 #include <unistd.h>
-int MPI_Finalize(void);
-int MPI_Finalize(void) { for (;;) pause(); }
+int STAYS();
+int STAYS() { for (;;) pause(); }
 C
 cat >"$W/one-stays" <<S
 #!/bin/bash
-[ "\$OMPI_COMM_WORLD_RANK" != 1 ] || export LD_PRELOAD=$W/stays.so
+[ "\$OMPI_COMM_WORLD_RANK" != 1 ] || export LD_PRELOAD=$W/\${STAYS:-MPI_Finalize}.so
 exec "\$@"
 S
 chmod +x "$W/one-stays"
 if [ "${SANITIZE:-0}" = 1 ]; then
     echo "skip a rank that stays at its end: the sanitizer wants to be loaded first"
-elif ${CC:-cc} -shared -fPIC -o "$W/stays.so" "$W/stays.c"; then
+elif ${CC:-cc} -shared -fPIC -DSTAYS=MPI_Finalize -o "$W/MPI_Finalize.so" "$W/stays.c" &&
+    ${CC:-cc} -shared -fPIC -DSTAYS=MPI_Init -o "$W/MPI_Init.so" "$W/stays.c"; then
+    export STAYS=MPI_Init
+    expect 4 "a rank stays at its start" "start-up takes longer than 8 s" \
+        tools/launch $MPIRUN -n 4 "$W/one-stays" "$PDFLASH" run $MODEL $common $pd --watchdog 2 --out "$W/starts.h5"
+    unset STAYS
     for how in --force-new --resume; do
         expect 4 "a rank stays at its end, $how" "the end of the run takes longer than 8 s" \
-            $MPIRUN -n 4 "$W/one-stays" "$PDFLASH" run $MODEL $common $pd --watchdog 2 --out "$W/stays.h5" $how
+            tools/launch $MPIRUN -n 4 "$W/one-stays" "$PDFLASH" run $MODEL $common $pd --watchdog 2 --out "$W/stays.h5" $how
     done
 else
     fail "a rank that stays at its end: no compiler"
