@@ -170,7 +170,6 @@ START_TEST(another_configuration_is_refused_naming_both)
 }
 END_TEST
 
-/* whatever the hash covers and the file records is named with both values; the rest is not mentioned */
 /* nothing left of the rows that are told: the file stays, a kill after the last row is made good, others go on */
 START_TEST(a_resume_with_nothing_left_begins_no_attempt)
 {
@@ -216,6 +215,7 @@ START_TEST(a_resume_with_nothing_left_begins_no_attempt)
 }
 END_TEST
 
+/* whatever the hash covers and the file records is named with both values; the rest is not mentioned */
 START_TEST(a_refused_resume_says_what_differs)
 {
     const char *path = suite_fresh("differs.h5");

@@ -374,12 +374,10 @@ END_TEST
 
 START_TEST(journals_that_are_wrong_are_refused_by_line)
 {
-#define RUN                                                                                                            \
-    "{\"kind\":\"run\",\"schema\":\"pdflash-results\",\"schema_version\":1,\"attempt\":1,\"config_hash\":\"a\","       \
-    "\"questions\":3,\"block\":2}\n"
 #define OF(questions, block)                                                                                           \
     "{\"kind\":\"run\",\"schema\":\"pdflash-results\",\"schema_version\":1,\"attempt\":1,\"config_hash\":\"a\","       \
     "\"questions\":" questions ",\"block\":" block "}\n"
+#define RUN OF("3", "2")
 #define ROW(index, proposed)                                                                                           \
     "{\"kind\":\"row\",\"index\":" index ",\"attempt\":1,\"prompt_tokens\":1,\"output_tokens\":1,"                        \
     "\"stop_reason\":\"eos\",\"question\":\"\",\"gold\":\"\",\"response\":\"\",\"error\":\"\",\"tokens\":[1],"            \

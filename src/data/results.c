@@ -279,14 +279,19 @@ static int nothing_left(const struct results_writer *w, const struct results_set
     return setup->first < setup->end && i == setup->end;
 }
 
+static enum status set_complete(struct results_writer *w, int complete)
+{
+    TRY(results_journal_add(&w->journal, results_json_finish(complete)));
+    return results_store_complete(&w->store, complete);
+}
+
 /* whether every question is done; a kill may have come between the last row and this */
 static enum status settle(struct results_writer *w)
 {
     int64_t there = 0;
     int all = w->store.done == w->store.questions;
     if (h5_get_int(w->store.f, "/", "complete", &there) == ST_OK && there == all) return ST_OK;
-    TRY(results_journal_add(&w->journal, results_json_finish(all)));
-    return results_store_complete(&w->store, all);
+    return set_complete(w, all);
 }
 
 static enum status resume(struct results_writer *w, const struct results_setup *setup)
@@ -515,8 +520,7 @@ enum status results_finish(struct results_writer *w, int complete, int *complete
 {
     TRY(usable(w));
     int all = complete && w->store.done == w->store.questions;
-    TRY(note(w, results_journal_add(&w->journal, results_json_finish(all))));
-    TRY(note(w, results_store_complete(&w->store, all)));
+    TRY(note(w, set_complete(w, all)));
     TRY(note(w, h5_flush(w->store.f)));
     if (complete_p) *complete_p = all;
     return ST_OK;

@@ -261,8 +261,9 @@ static enum status take_spans(const struct where *at, const json_t *o, const str
     char here[PLACE];
     TRY(results_parse_spans(at->path, at->line, o, &s, &n));
     enum status st = ST_OK;
+    place(at, here);
     for (size_t i = 0; i < n && st == ST_OK; i++)
-        st = results_check_span(ST_E_FORMAT, place(at, here), i, &s[i], at->attempt, at->questions);
+        st = results_check_span(ST_E_FORMAT, here, i, &s[i], at->attempt, at->questions);
     if (st == ST_OK && r->spans) st = r->spans(r->ctx, s, n);
     mem_free(s);
     return st;
